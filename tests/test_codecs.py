@@ -12,6 +12,7 @@ import real_codes
 from fedax import codecs
 from fedax.codecs.codec import encode_tree, init_tree, with_feedback
 from fedax.codecs.lengths import elias_omega
+from fedax.codecs.random_k import part_of
 from fedax.codecs.rotation import hadamard, rotate
 
 KEY = jax.random.key(0)
@@ -221,6 +222,13 @@ def test_scales_do_not_matter(name, scale):
 def test_zeros_stay_zeros(name):
     found = coded(EVERY[name], jnp.zeros((10, 20)))
     assert float(jnp.abs(found.decoded).max()) == 0
+
+
+@pytest.mark.quick
+def test_a_share_of_all_is_all():
+    for size in (2, 10**6, 5 * 10**6):
+        assert part_of(1.0, size) == size
+        assert part_of(0.5, size) == size // 2
 
 
 @pytest.mark.parametrize("name", EVERY)

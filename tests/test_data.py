@@ -135,6 +135,8 @@ def test_wrong_flat_arrays():
         FederatedDataset.from_clients({1: {"x": np.zeros(2)}, "ada": {"x": np.zeros(2)}})
     with pytest.raises(ValueError, match="at least one array"):
         FederatedDataset({}, np.array([0, 4]))
+    with pytest.raises(ValueError, match=r"row 1 is .* ends with a null character"):
+        FederatedDataset.from_arrays(x, ["a", "a\0", "a", "a"])
 
 
 @pytest.mark.quick

@@ -667,3 +667,29 @@ def test_the_loss_gradient_of_an_empty_minibatch_is_zero() -> None:
     batch = Minibatch({"a": jnp.ones((2, 1)), "b": jnp.ones((2, 1))}, jnp.zeros(2, bool))
     loss, grads = loss_gradient(quadratic())({"x": jnp.ones(1)}, batch, KEY)
     close((loss, grads), (Loss(0.0, 0.0), {"x": np.zeros(1)}), 0)
+
+
+# ---------------------------------------------------------------- a parameter without numbers
+
+
+@pytest.mark.parametrize("name", ["scaffold", "krum", "compressed"])
+def test_an_array_without_numbers_changes_nothing(name):
+    """One of its axes may be 0; what is kept of each client is still stacked."""
+    make = {
+        "scaffold": fedax.scaffold,
+        "krum": lambda *rest, **local: fedax.robust(
+            fedax.fedavg(*rest, **local), fedax.robust_means.krum()
+        ),
+        "compressed": lambda *rest, **local: fedax.compressed(
+            fedax.fedavg(*rest, **local), fedax.codecs.top_k(0.5)
+        ),
+    }[name]
+    plain, data = quadratic(3), ragged([2, 4, 3, 5])
+    also = plain._replace(init=lambda key: {**plain.init(key), "none": jnp.zeros((0, 4))})
+    found = [
+        train(Task(model, data), make(model, 0.1, num_local_steps=2), num_rounds=3, cohort_size=4,
+              progress=False).params
+        for model in (also, plain)
+    ]
+    assert found[0]["none"].shape == (0, 4)
+    np.testing.assert_array_equal(found[0]["x"], found[1]["x"])

@@ -29,6 +29,17 @@ TREE = {
 
 
 @pytest.mark.quick
+def test_whole_numbers_as_keys_come_back(tmp_path):
+    tree = {0: jnp.ones(1), 10: [jnp.zeros(2)], -3: {"0": jnp.ones(3)}}
+    fedax.save_params(tree, tmp_path / "m.safetensors")
+    found = fedax.load_params(tmp_path / "m.safetensors")
+    assert identical(found, tree)
+    assert set(found) == {0, 10, -3}
+    with pytest.raises(ValueError, match="neither a container"):
+        params_module.rebuilt({"dict": {"a": None}, "keys": "integers"}, {})
+
+
+@pytest.mark.quick
 @pytest.mark.parametrize("name", ["m.npz", "m.PT", "a/m.pkl", "m.h5", "m.tar.gz", "m.msgpack"])
 def test_a_name_of_another_format_is_refused(name, tmp_path):
     with pytest.raises(ValueError, match=r"writes a safetensors file, but .*Use .*safetensors"):

@@ -1,5 +1,6 @@
 """`fedax.private`: mechanism, accounting, order of wrappers, audit, the command line."""
 
+import itertools
 import json
 import math
 import shutil
@@ -23,6 +24,7 @@ from fedax.data import CohortReader, FederatedDataset
 from fedax.data.task import Task
 from fedax.experiment.metrics import read_metrics
 from fedax.factories import partition
+from fedax.privacy import accounting
 from fedax.privacy.noise import banded
 from fedax.rounds.budget import mechanism_of
 from problems import identical, largest_difference, quadratic_task
@@ -387,6 +389,24 @@ def test_noise_and_rounds_are_the_inverse_of_epsilon():
     assert privacy.num_rounds(1e-3, 3.0, **few) >= 1
     assert privacy.epsilon(0.0, 1, **who) == math.inf
     assert privacy.epsilon(1.0, 0, **who) == 0
+
+
+def test_rounds_within_a_budget_are_looked_for_in_whole_cycles(monkeypatch):
+    """A begun cycle of the bands' groups costs as much as a whole one; each try costs a second."""
+    tried = []
+
+    def steps(noise, rounds, cohort_size, num_clients, delta, bands):
+        tried.append(rounds)
+        return 0.4 * math.ceil(rounds / bands) ** 0.7
+
+    monkeypatch.setattr(accounting, "_epsilon", steps)
+    who = {"cohort_size": 10, "num_clients": 10_000, "delta": 1e-5}
+    for bands, cycles in itertools.product((1, 100, 1000), (1, 2, 7, 60)):
+        budget = 0.4 * cycles**0.7 * 1.001
+        tried.clear()
+        assert privacy.num_rounds(budget, 1.0, bands=bands, **who) == cycles * bands
+        assert len(tried) <= 20
+        assert privacy.epsilon(1.0, cycles * bands - bands + 1, bands=bands, **who) <= budget
 
 
 def test_a_delta_below_the_tails_of_distributions_has_a_finite_epsilon():

@@ -107,6 +107,13 @@ def test_text_by_a_transform(tmp_path):
         read_data(path, store=tmp_path / "other")
 
 
+def test_a_name_too_long_for_a_store_is_a_sentence(tmp_path):
+    path = made_data.make_csv(tmp_path).rename(tmp_path / f"{'x' * 250}.csv")
+    with pytest.raises(DataError, match=r"File name too long\. Choose another with store="):
+        read_data(path, client_column="who")
+    assert read_data(path, client_column="who", store=tmp_path / "a").num_clients == 3
+
+
 @pytest.mark.quick
 def test_a_store_is_made_once(tmp_path, monkeypatch):
     path = made_data.make_csv(tmp_path)

@@ -202,6 +202,8 @@ def test_messages_that_are_none(message):
     "deeper": (lambda f: f["examples/THE_PLAY_1"].create_group("x"), "should be an array"),
     "records": (lambda f: f["examples/THE_PLAY_1"].create_dataset(
         "x", data=np.zeros(2, [("a", "i4")])), "must be numbers or text"),
+    "text of two axes": (lambda f: f["examples/THE_PLAY_1"].create_dataset(
+        "x", data=np.array([[b"a", b"b"]])), "is text with 2 axes"),
     "no group": (lambda f: f.move("examples", "data"), "has no group 'examples'"),
     "no clients": (lambda f: (f.__delitem__("examples"), f.create_group("examples")),
                    "has no clients"),

@@ -336,3 +336,24 @@ def test_a_sweep_of_a_file(tmp_path, monkeypatch, capsys):
     assert "fedax sweep stays.csv --client COLUMN --label COLUMN" in capsys.readouterr().err
     assert run_command(["sweep", "digits", "fedavg", "--client", "ward"]) == 2
     assert "fedax sweep FILE.csv --client COLUMN" in capsys.readouterr().err
+
+
+def test_names_of_columns_like_numbers_are_taken_as_written(tmp_path, monkeypatch, capsys):
+    """1_0 is ten for Python, and 007 is seven."""
+    monkeypatch.chdir(tmp_path)
+    rows = [f"c{row % 3},{row % 2},{row / 7:.2f},{'ab'[row % 2]}" for row in range(24)]
+    (tmp_path / "t.csv").write_text("\n".join(["who,10,1_0,007", *rows]))
+    for label, kind in (("1_0", "regression"), ("10", "classification"), ("007", "classification")):
+        words = ["run", "t.csv", "fedavg", "--client", "who", "--label", label, "--rounds", "1"]
+        assert run_command([*words, "--out", label]) == 0
+        config = json.loads((tmp_path / label / "config.json").read_text())
+        assert config["task_options"]["label"] == label
+        assert f"Label {label}: {kind}" in capsys.readouterr().out
+
+
+def test_a_column_of_gaps_alone_is_filled():
+    """A regression looks for columns that give away the label."""
+    rows = {"w": ["a", "a", "b", "b"], "age": np.full(4, np.nan), "y": [0.1, 0.2, 0.3, 0.7]}
+    table = fedax.fit_table(rows | {"b": [1.0, 2, 3, 5]}, client="w", label="y",
+                            columns=["age", "b"], missing=0.0)
+    assert [(column.num_gaps, column.fill) for column in table.columns] == [(4, 0.0), (0, 0.0)]

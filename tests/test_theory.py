@@ -442,6 +442,9 @@ BAD = {
     ),
     "one is nan": lambda: QuadraticPopulation.from_centres([1, np.nan], [0, 1]),
     "noise must be": lambda: QuadraticPopulation.from_centres([1, 2], [0, 1], noise=-1),
+    "or a covariance .*, symmetric": lambda: QuadraticPopulation.from_centres(
+        [np.eye(2)], [[0, 0]], noise=[[1, 5], [0, 1]]
+    ),
     "must be numbers": lambda: QuadraticPopulation.from_centres(["a", "b"], [0, 1]),
     "left < right": lambda: QuadraticPopulation.from_density(lambda z: z, (2, 1)),
     "0 < mu <= L": lambda: QuadraticPopulation.random(2, 2, mu=0, L=1),

@@ -43,7 +43,8 @@ def as_task(command: Command) -> Command:
             f"--client and --label are for a table, but {task} is a task. Give the file of the "
             f"table instead: {_called(command)} FILE.csv --client COLUMN --label COLUMN."
         )
-    words = tuple(f"task.{name}={value}" for name, value in given.items() if value is not None)
+    # In quotes, as the name of a column may look like a number.
+    words = tuple(f"task.{name}='{value}'" for name, value in given.items() if value is not None)
     if not words:
         return command
     return dataclasses.replace(

@@ -62,7 +62,8 @@ def with_feedback(codec: Codec) -> Codec:
 
     .. math:: m_t = C(x_t + e_t), \qquad e_{t+1} = x_t + e_t - m_t, \qquad e_0 = 0
 
-    So the sum of all messages and of the memory is the sum of all arrays.
+    So the sum of all messages and of the memory is the sum of all arrays, up to rounding: of an
+    array of less than 32 bits the message, decoded to its own dtype, has that dtype's.
 
     Seide, Fu, Droppo, Li, Yu, "1-bit stochastic gradient descent" (Interspeech 2014); Karimireddy,
     Rebjock, Stich, Jaggi, "Error feedback fixes SignSGD" (ICML 2019), Algorithm 2.

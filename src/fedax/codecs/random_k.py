@@ -55,5 +55,7 @@ def part_of(share: float | Array, size: int) -> Array:
       (1, 2)
     """
     # 0.1 of 10 is 1, although in float32 it is a little more.
-    count = jnp.ceil(jnp.asarray(share).astype(float) * size * (1 - 1e-6))
+    share = jnp.asarray(share, None if hasattr(share, "dtype") else float)
+    rounding = 2 * float(jnp.finfo(share.dtype).eps)
+    count = jnp.where(share < 1, jnp.ceil(share * size * (1 - rounding)), size)
     return jnp.clip(count.astype(jnp.int32), 1, size)

@@ -139,6 +139,12 @@ def _of_objects(client_ids: np.ndarray) -> np.ndarray:
     values = client_ids.tolist()
     kinds = {type(value) for value in values}
     if all(issubclass(kind, str) for kind in kinds):
+        for row, value in enumerate(values):
+            if value.endswith("\0"):  # NumPy's text leaves it out
+                raise ValueError(
+                    f"The client's id of row {row} is {quoted(value)}, which ends with a null "
+                    "character. Leave it out."
+                )
         return np.array(values, dtype=str)
     if all(issubclass(kind, int | np.integer) and kind is not bool for kind in kinds):
         return np.array(values)

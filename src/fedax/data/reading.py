@@ -110,7 +110,14 @@ def read_data(
         "transform": None if transform is None else _described(transform),
         **({"skip_empty": True} if skip_empty else {}),
     })
-    if (folder / TABLE).exists():
+    try:
+        is_there = (folder / TABLE).exists()
+    except OSError as error:
+        raise DataError(
+            f"The folder {folder.name!r} beside {path.name!r}, which should contain the converted "
+            f"data, cannot be made: {error.strerror}. Choose another with store=FOLDER."
+        ) from None
+    if is_there:
         return _opened(folder, path, clients, conversion)
     with _shown(progress, name, clients.num_clients) as show:
         return open_store(convert(

@@ -81,6 +81,8 @@ def new_folder(
             _require_empty(out, option)
     except OSError as error:
         raise RunError(f"Cannot make the run folder {out}: {error.strerror}.") from None
+    except ValueError as error:  # a null character, or half of a letter
+        raise RunError(f"{str(out)!r} cannot be the name of a run folder: {error}.") from None
     with locked(out, go_on, goes_on=not overwrite):
         if overwrite:
             delete_run(out, option)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 from collections import namedtuple
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -35,6 +36,10 @@ DTYPES = {
     "I32": "int32", "U64": "uint64", "I64": "int64", "F16": "float16", "BF16": "bfloat16",
     "F32": "float32", "F64": "float64", "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2",
 }
+
+# How a structure says that keys are whole numbers, and such a key as text.
+_INTEGERS = {"keys": "integers"}
+_INTEGER = re.compile(r"-?\d{1,18}")
 
 # Ends of names that say another format.
 OTHER_FORMATS = {
@@ -192,6 +197,8 @@ def _structure(node: PyTree, leaf: Callable[[], Any]) -> Any:
     for kind in (list, tuple):
         if isinstance(node, kind):
             return {kind.__name__: list(children.values())}
+    if children and isinstance(node, dict) and all(type(key) is int for key in node):
+        return {"dict": children, **_INTEGERS}
     return {"dict": children}
 
 
@@ -217,8 +224,11 @@ def _rebuilt(structure: Any, arrays: Mapping[str, Any]) -> PyTree:
             return None
         case str() if structure in arrays:
             return arrays[structure]
-        case {"dict": dict(children), **others} if not others:
-            return {key: _rebuilt(child, arrays) for key, child in children.items()}
+        case {"dict": dict(children), **others} if not others or (
+            others == _INTEGERS and all(map(_INTEGER.fullmatch, children))
+        ):
+            kind = int if others else str
+            return {kind(key): _rebuilt(child, arrays) for key, child in children.items()}
         case {"list": list(children), **others} if not others:
             return [_rebuilt(child, arrays) for child in children]
         case {"tuple": list(children), **others} if not others:

@@ -107,7 +107,7 @@ WRITTEN = {
 def parse_settings(
     words: Sequence[str], options: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Reads KEY=VALUE words. A value is a number, true, false, none, or else text.
+    """Reads KEY=VALUE words. A value is a number, true, false, none, or else text, as in quotes.
 
     Args:
       words: of --set.
@@ -151,7 +151,14 @@ def _is_same(one: str, other: str) -> bool:
 
 
 def parse_value(text: str) -> Any:
-    """What a word stands for: a number, true, false, none, or else itself."""
+    """What a word stands for: a number, true, false, none, or else itself; in quotes always text.
+
+    Example:
+      >>> parse_value("1_0"), parse_value("'1_0'")
+      (10, '1_0')
+    """
+    if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"":
+        return text[1:-1]
     words = {"none": None, "true": True, "false": False}
     if text.lower() in words:
         return words[text.lower()]

@@ -84,7 +84,9 @@ def epsilon(
         return 0.0
     if noise_multiplier == 0:
         return math.inf
-    return _epsilon(float(noise_multiplier), num_rounds, cohort_size, num_clients, delta, bands)
+    # The groups take turns, so a cycle that has begun costs as much as a whole one.
+    whole = -(-num_rounds // bands) * bands
+    return _epsilon(float(noise_multiplier), whole, cohort_size, num_clients, delta, bands)
 
 
 def noise_multiplier(
@@ -183,15 +185,15 @@ def num_rounds(
     """
     check_number("epsilon", epsilon, above=0)
 
-    def of(rounds: int) -> float:
-        return _of(noise_multiplier, rounds, cohort_size, num_clients, delta, bands)
+    def of(cycles: int) -> float:
+        return _of(noise_multiplier, cycles * bands, cohort_size, num_clients, delta, bands)
 
     low, low_epsilon = 1, of(1)
     if low_epsilon > epsilon:
         return 0
     high, high_epsilon = 2, of(2)
     while high_epsilon <= epsilon:
-        if high >= MOST_ROUNDS:
+        if high * bands >= MOST_ROUNDS:
             return MOST_ROUNDS
         low, low_epsilon, high = high, high_epsilon, 2 * high
         high_epsilon = of(high)
@@ -206,7 +208,7 @@ def num_rounds(
             low, low_epsilon = middle, of(middle)
         else:
             high, high_epsilon = middle, of(middle)
-    return low
+    return low * bands
 
 
 def checked_delta(delta: float | None, num_clients: int) -> float:

@@ -409,7 +409,7 @@ def _map_in_chunks(
 
     total, rest = jax.lax.scan(body, zeros, chunks)
     return total, jax.tree.map(
-        lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:cohort_size], rest
+        lambda leaf: leaf.reshape(cohort_size + filler, *leaf.shape[2:])[:cohort_size], rest
     )
 
 

@@ -107,12 +107,21 @@ def as_covariances(noise: Any, num_clients: int, d: int) -> np.ndarray:
     given = as_array("noise", noise)
     if given.ndim == 0:
         given = given * np.eye(d) / d
-    if given.shape not in ((d, d), (num_clients, d, d)) or np.linalg.eigvalsh(given).min() < -1e-12:
+    if given.shape not in ((d, d), (num_clients, d, d)) or not _are_covariances(given):
         raise TheoryError(
-            f"noise must be a number >= 0 or a covariance [{d}, {d}], one for all clients or one "
-            f"for each, but is {noise}."
+            f"noise must be a number >= 0 or a covariance [{d}, {d}], symmetric and without "
+            f"negative eigenvalues, one for all clients or one for each, but is {noise}."
         )
     return np.array(np.broadcast_to(given, (num_clients, d, d)))
+
+
+def _are_covariances(matrices: np.ndarray) -> bool:
+    """Whether matrices [..., d, d] are symmetric, without negative eigenvalues."""
+    asymmetry = np.abs(matrices - matrices.swapaxes(-1, -2)).max()
+    return bool(
+        asymmetry <= 1e-8 * np.abs(matrices).max()
+        and np.linalg.eigvalsh(matrices).min() >= -1e-12
+    )
 
 
 def spread(values: np.ndarray, p: np.ndarray) -> float:

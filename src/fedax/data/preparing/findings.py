@@ -67,7 +67,9 @@ def _leaks(table: Table, cells: Cells, label: Label) -> Iterator[str]:
                     f"{len(distinct)} values occurs with one class only. Leave it out if it is not "
                     "known at prediction time."
                 )
-        elif column.how == "number" and is_number(own) and np.ptp(own[~gaps]) and np.ptp(values):
+        elif column.how == "number" and is_number(own) and not gaps.all() and (
+            np.ptp(own[~gaps]) and np.ptp(values)
+        ):
             with np.errstate(all="ignore"):
                 alike = np.corrcoef(own[~gaps].astype(float), values[~gaps].astype(float))[0, 1]
             if abs(alike) > 0.9999:

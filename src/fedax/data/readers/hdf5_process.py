@@ -120,6 +120,10 @@ def data(fields: Any, field: str, client: str) -> Any:
         found.dtype.kind == "O" and h5py.check_string_dtype(found.dtype) is None
     ):
         raise MalformedError(f"{what} is {found.dtype}, but must be numbers or text")
+    if found.dtype.kind in "SO" and len(found.shape) > 1:
+        raise MalformedError(
+            f"{what} is text with {len(found.shape)} axes, but text must have one, of the examples"
+        )
     size = int(np.prod(found.shape, dtype=object)) * found.dtype.itemsize
     stored = found.id.get_storage_size()
     if size > _MOST_TIMES * stored + 2**16:
