@@ -358,6 +358,14 @@ ELSEWHERE = {
 }
 # All tests of a case one after another, so that one process compiles its programs.
 each_case = pytest.mark.parametrize("name", CONTRACT, scope="module")
+# The same for tests that compile most: one method of each kind is fast, the others are slow.
+KINDS = ("fedavg", "fedadam", "scaffold", "mime", "local_update_decay", "elastic", "private",
+         "compressed", "robust", "ditto")
+each_case_at_length = pytest.mark.parametrize(
+    "name",
+    [name if name in KINDS else pytest.param(name, marks=pytest.mark.slow) for name in CONTRACT],
+    scope="module",
+)
 
 # Its outputs depend on the example, so that their sensitivity does.
 MODEL = quadratic_model(3)._replace(
@@ -485,7 +493,7 @@ def test_every_numeric_option_is_traced():
         assert set(inspect.signature(make).parameters) <= set(TRACED)
 
 
-@each_case
+@each_case_at_length
 def test_a_traced_hyperparameter_gives_what_separate_runs_give(name):
     """All hyperparameters are traced at once, and `vmap` maps over a second value of each.
 
@@ -526,7 +534,7 @@ def test_a_hyperparameter_that_cannot_be_traced_is_refused(name):
             )
 
 
-@each_case
+@each_case_at_length
 def test_jit_equals_no_jit(name):
     compiled = traced_rounds(name)(
         traced(CONTRACT[name].first()), params(), *data(name), KEY, 2
@@ -575,7 +583,7 @@ def test_state_keeps_its_structure_shapes_and_dtypes(name, dtype):
     assert int(build(name).init(params()).round_index) == 0
 
 
-@each_case
+@each_case_at_length
 @pytest.mark.parametrize(
     ("dtype", "error"), [(jnp.float32, 1e-4), (jnp.bfloat16, 0.2)], ids=["float32", "bfloat16"]
 )

@@ -218,5 +218,5 @@ figure_1 = Reproduction(
     ),
     20,
     ("local_update",),
-    "agrees, in the test over a tenth of the rounds",
+    "agrees; the test runs a tenth of the rounds",
 )

@@ -147,7 +147,7 @@ def _compute() -> Findings:
         ])
     title = (
         f"x of LocalUpdate with sums of gradients, gamma = {CLIENT_RATE:g}, eta = {SERVER_RATE:g}, "
-        f"x_0 = {START:g}. The minimiser is x* = {best:.7f}, the mean of the clients' minimisers "
+        f"x_1 = {START:g}. The minimiser is x* = {best:.7f}, the mean of the clients' minimisers "
         f"{average:.7f}. First columns: the whole population in every round; theory: the exact "
         "mean dynamics, from which the deviation is the largest of any round; sampled: the mean of "
         f"{NUM_RUNS} runs with {COHORT_SIZE} clients a round, less theory, at the end. Saved: "

@@ -239,8 +239,8 @@ def _far_above(task: Task, loss: float, number: int) -> str | None:
     cure = (
         "Lower the client learning rate, or begin with smaller parameters."
         if largest is None or most[largest] <= USUAL_INPUTS else
-        f"{largest!r} has numbers up to {most[largest]:.4g}: divide it by that, or standardise "
-        "each column."
+        f"{largest!r} has numbers up to {most[largest]:.4g}: unless the model scales it, divide it "
+        "by that, or standardise each column. Otherwise lower the client learning rate."
     )
     return (
         f"The training loss of round {number} is {loss:.4g}, {loss / guess:.0f} times that of "
