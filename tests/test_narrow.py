@@ -76,3 +76,9 @@ def test_no_color_holds_for_help(value: str | None, colours: bool) -> None:
     assert process.wait() == 0
     assert b"--rounds" in shown
     assert (b"\x1b" in shown) is colours
+
+
+@pytest.mark.quick
+def test_of_a_table_without_rows_there_is_the_title_alone(capsys):
+    print_tables([WIDE._replace(title="They need gamma < 1/L.", rows=[])])
+    assert capsys.readouterr().out.split("\n") == ["They need gamma < 1/L.", "", ""]

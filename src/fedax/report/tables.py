@@ -46,6 +46,8 @@ class _Column(NamedTuple):
 def print_tables(tables: Sequence[Table]) -> None:
     """Prints titles and tables, columns of numbers to the right and never broken.
 
+    Of a table without rows only the title.
+
     Where a terminal is too narrow for all columns, the others follow below, each time with the
     first.
     """
@@ -60,7 +62,7 @@ def print_tables(tables: Sequence[Table]) -> None:
         if not (console.is_terminal or "COLUMNS" in os.environ):  # a pipe
             console.width = max(console.width, whole)
         console.print(found.title)
-        for some in _fitting(columns, console.width):
+        for some in _fitting(columns, console.width) if rows else ():
             table = RichTable(box=None, pad_edge=False)
             for column in some:
                 table.add_column(
