@@ -83,12 +83,12 @@ def scores(u, share):
 
 
 def by_hand_krum(u, w, share=0.2):
-    return u[np.argmin(scores(u, share)[0])]
+    return u[np.lexsort((np.linalg.norm(u, axis=1), scores(u, share)[0]))[0]]
 
 
 def by_hand_multi_krum(u, w, share=0.2):
     found, f = scores(u, share)
-    return u[np.argsort(found, kind="stable")[: len(u) - f]].mean(0)
+    return u[np.lexsort((np.linalg.norm(u, axis=1), found))[: len(u) - f]].mean(0)
 
 
 def by_hand_centred_clipping(u, w, tau=1.0):
@@ -466,3 +466,17 @@ def test_by_name_on_the_command_line(tmp_path, capsys):
     assert options["attack"] == "gaussian(10)"
     assert run_command([*line[:6], str(tmp_path / "other"), "--set", "mean=crum(0.2)"]) == 2
     assert "krum" in capsys.readouterr().err
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("name", MEANS)
+def test_the_clients_order_does_not_matter(name):
+    """Several devices have another one. Of two or four clients some are each other's nearest."""
+    rng = np.random.default_rng(7)
+    for n in (2, 4, 9):
+        u, w = jnp.asarray(rng.normal(size=(n, 3))), jnp.asarray(rng.integers(1, 9, n), float)
+        first = combined_traced(made(name), u, w)
+        for _ in range(5):
+            order = rng.permutation(n)
+            again = combined_traced(made(name), u[order], w[order])
+            np.testing.assert_allclose(again, first, rtol=1e-12, atol=1e-12)

@@ -31,9 +31,11 @@ def krum(share: float | Array = 0.2) -> RobustMean:
     .. math::
         s_i = \sum_{j \to i} \lVert u_i - u_j \rVert^2
 
-    The mean is the upload u_i with the smallest s_i, the first of equal ones. All clients weigh the
-    same. The paper's guarantee needs 2f + 2 < n and clients of one distribution: if clients differ,
-    the nearest is a typical one, and the others do not count at all.
+    The mean is the upload u_i with the smallest s_i. Of equal ones, such as two clients that are
+    each other's only neighbour, it is the shortest, so the clients' order does not matter; the
+    paper takes the smallest identifier. All clients weigh the same. The paper's guarantee needs
+    2f + 2 < n and clients of one distribution: if clients differ, the nearest is a typical one, and
+    the others do not count at all.
 
     Args:
       share: of the clients that may lie, in [0, 0.5). May be traced.
@@ -97,6 +99,6 @@ def _nearest(uploads: Array, weights: Array, share: float | Array, *, one: bool)
         return jnp.where(places < neighbours, nearest, 0).sum()
 
     # One client after the other: all differences at once would be [n, n, d].
-    order = jnp.lexsort((jax.lax.map(score, places), ~counts))
+    order = jnp.lexsort((norms(uploads), jax.lax.map(score, places), ~counts))
     chosen = jnp.zeros(counts.shape, bool).at[order].set(places < (1 if one else n - hostile))
     return uniform_mean(uploads, chosen & counts)
