@@ -58,6 +58,7 @@ def trained(task, model, method, **settings):
     return fedax.train(task._replace(model=model), algorithm, **settings)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.__name__)
 def test_a_frozen_model_trains_as_the_whole_one_without_those_gradients(task, params, method):
     small = frozen(task.model, params, ("0", "2.b"))
@@ -151,6 +152,7 @@ def test_every_use_of_an_adapted_array_is_right(kind):
             np.testing.assert_allclose(one, other, rtol=1e-11, atol=1e-11)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.__name__)
 def test_adapters_train_with_every_kind_of_method(task, params, method):
     small = lora(task.model, params, RANK, where=["0.w", "1.w"])

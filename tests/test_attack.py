@@ -143,6 +143,7 @@ def test_files_of_data_that_were_damaged_or_forged(worker, name):
     assert ended["a sentence"]
 
 
+@pytest.mark.slow
 def test_the_attack_finds_what_is_planted(worker):
     """A trial that raises, commands a terminal, or changes what is outside is a finding."""
     for what, found in {"raises": "KeyError", "leaks": "wrote", "changes": "changed"}.items():

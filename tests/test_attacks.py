@@ -82,6 +82,7 @@ def test_none_and_all_and_another_seed():
     assert set(hostile_clients(0.2)) < set(hostile_clients(0.4))
 
 
+@pytest.mark.slow
 def test_what_each_attack_uploads():
     honest, _ = uploads(METHOD)
     who = hostile_clients(0.3)
@@ -144,6 +145,7 @@ def test_two_attacks_are_by_the_same_clients():
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["sign_flip", "inner_product"])
 def test_nobody_hostile_is_the_method(name):
     for method in (fedax.scaffold(MODEL, **LOCAL), fedax.mime(MODEL, **LOCAL)):
@@ -189,6 +191,7 @@ def test_a_norm_bound_holds_for_lies(name):
     assert np.isclose(lengths[hostile_clients(0.3)], 0.1).all()
 
 
+@pytest.mark.slow
 def test_inside_other_wrappers():
     for attack in (ALL["sign_flip"], ALL["little_is_enough"]):
         lied = fedax.attacked(METHOD, attack, 0.3)

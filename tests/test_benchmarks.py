@@ -132,6 +132,7 @@ def test_turns_have_whole_sets_of_cohorts(benchmark):
     assert all(turn == 1 or turn % workloads.NUM_COHORTS == 0 for turn in turns)
 
 
+@pytest.mark.slow
 def test_a_turn_of_fedax_answers_once_and_trains(benchmark, tmp_path):
     """The driver's side of a conversation, with rounds that go to the device together."""
     path = make(benchmark("workloads"), "population-100", tmp_path / "small")

@@ -312,6 +312,7 @@ def test_a_table_is_what_it_prints():
     assert max(map(len, lines)) <= 100
 
 
+@pytest.mark.slow
 def test_a_method_with_two_exchanges_in_a_users_precision():
     """Float32, with JAX as it comes. Others pass all: in test_own_methods.py and test_guides.py."""
     names = ["factory", "types", "precision", "chunks"]
@@ -321,6 +322,7 @@ def test_a_method_with_two_exchanges_in_a_users_precision():
     assert "2 exchanges" in checks[0].sentence
 
 
+@pytest.mark.slow
 def test_a_state_s_class_may_be_defined_inside_the_factory():
     @fedax.factory
     def inner(model, client_learning_rate=0.1):

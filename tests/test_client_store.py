@@ -344,6 +344,7 @@ def test_reading_broadcasts_the_initial_state_to_the_cohort_only():
 # ------------------------------------------------------------------------------- the disk
 
 
+@pytest.mark.slow
 @ON_LINUX
 def test_the_file_has_its_space_and_goes_with_the_store(folder, monkeypatch):
     def files():

@@ -59,6 +59,7 @@ def test_every_method_says_what_it_uploads(name):
     assert sent.bytes_down == plain.bytes_down
 
 
+@pytest.mark.slow
 def test_wrappers_inside_and_outside():
     def wrapped(codec):
         return [
@@ -76,6 +77,7 @@ def test_wrappers_inside_and_outside():
     assert identical(inside.params, outside.params)
 
 
+@pytest.mark.slow
 def test_feedback_under_scaffold_with_partial_participation_resumes_to_the_bit():
     algorithm = fedax.compressed(fedax.scaffold(MODEL, **LOCAL), codecs.top_k(0.3))
     whole, half = run(algorithm, 6), run(algorithm, 3)
@@ -185,6 +187,7 @@ def test_levels_of_a_sweep_are_one_program():
     assert few < many
 
 
+@pytest.mark.slow
 def test_by_name_on_the_command_line(tmp_path, capsys):
     out = tmp_path / "run"
     line = ["run", "quadratics", "compressed+fedadam", "--rounds", "3", "--out", str(out), "--set",

@@ -518,6 +518,7 @@ def test_wrapper_on_flax_nnx():
     check_wrapper(lambda state, x: nnx.merge(graph, state)(x), state, normal(0, 2, 7, 7, 2))
 
 
+@pytest.mark.slow
 @pytest.mark.internals
 def test_wrapper_on_equinox():
     network, x = EquinoxNetwork(jax.random.key(0)), normal(0, 3, 2, 9, 9)
@@ -537,6 +538,7 @@ def nested(params: PyTree, x: Array) -> Array:
     return jax.vmap(lambda image: slow(image[None], params["first"])[0])(x)
 
 
+@pytest.mark.slow
 @pytest.mark.internals
 def test_wrapper_inside_nested_programs():
     params = {"first": normal(1, 3, 3, 2, 2) / 4, "scanned": normal(2, 3, 2, 2, 2, 2) / 4}
@@ -641,6 +643,7 @@ def test_image_cnn_has_the_papers_size(arguments, terms, size):
     assert losses.shape == weights.shape == (4,)
 
 
+@pytest.mark.slow
 def test_image_cnn_equals_its_equations():
     model = image_cnn((8, 10, 2), 5, dropout_rates=(0, 0), implementation="matmul")
     params = model.init(jax.random.key(0))

@@ -204,6 +204,7 @@ def test_evaluation_weighs_and_ignores_the_filler_of_the_last_batch(batch_size):
     np.testing.assert_allclose(own, expected, rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_shakespeare_has_a_test_set_per_client_and_one_over_all():
     task = fedax.load_task("shakespeare", model="small")
     assert task.test is not None
@@ -340,6 +341,7 @@ def test_bad_arguments_of_train():
         fedax.train(task._replace(model=integers), algorithm, num_rounds=1)
 
 
+@pytest.mark.slow
 def test_a_client_of_nan_is_named_and_the_others_train():
     """NaN that slips past from_clients (flat arrays are not scanned) weighs nothing."""
     task = quadratic_task()
@@ -404,6 +406,7 @@ def test_a_bad_reply_is_a_sentence(case):
         fedax.train(task, bad, num_rounds=1, cohort_size=2)
 
 
+@pytest.mark.slow
 def test_clients_with_equal_data_draw_differently_and_rounds_do_too():
     """Randomness is keyed by (seed, round, client, exchange): what each draws, seen directly."""
     task = quadratic_task(sizes=(4,) * 5)
@@ -500,6 +503,7 @@ def test_optax_schedules_are_schedules():
     np.testing.assert_allclose(params[0], params[1], rtol=1e-7)
 
 
+@pytest.mark.slow
 def test_fewer_traced_local_steps_cost_less_time():
     task = quadratic_task(sizes=(8,) * 4)
     seconds = {}

@@ -323,6 +323,7 @@ main.main()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 @pytest.mark.skipif(os.name != "posix", reason="signals")
 def test_a_process_that_is_ended_leaves_nothing_half_written(number, server):

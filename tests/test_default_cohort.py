@@ -14,6 +14,7 @@ def task() -> fedax.Task:
     return fedax.load_task("digits", num_clients=4)
 
 
+@pytest.mark.slow
 def test_of_train_and_simulate(task: fedax.Task, tmp_path: Path) -> None:
     method = fedax.fedavg(task.model, 0.1, num_local_steps=1)
     of_all = fedax.train(task, method, num_rounds=2, cohort_size=4, progress=False)
@@ -35,6 +36,7 @@ def test_with_replacement_it_stays(task: fedax.Task) -> None:
     assert draws[0] == draws[1]
 
 
+@pytest.mark.slow
 def test_of_a_sweep(task: fedax.Task) -> None:
     rates = {"client_learning_rate": [0.1, 0.2]}
     options = {"num_rounds": 2, "progress": False}
@@ -43,6 +45,7 @@ def test_of_a_sweep(task: fedax.Task) -> None:
     assert str(default.choice) == str(of_all.choice)
 
 
+@pytest.mark.slow
 def test_of_the_command_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -133,6 +133,7 @@ def test_in_a_method_of_two_exchanges_the_updates_are_those_of_the_second():
     assert found["effective_server_step"] == pytest.approx(1, rel=1e-12)
 
 
+@pytest.mark.slow
 def test_what_has_no_value_is_nan():
     """One client has no pair; clients that do not move have no direction, nor has their mean."""
     task = quadratic_task()
@@ -164,6 +165,7 @@ ALGORITHMS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "chunk"), [("fedyogi", 3), ("scaffold", 1), ("mime", 3), ("elastic", 1)]
 )
@@ -340,6 +342,7 @@ def test_delta_is_of_the_farthest_client_not_of_many_nearer_ones():
     assert delta == pytest.approx(20 / 21)
 
 
+@pytest.mark.slow
 def test_batches_empty_clients_and_packing_change_only_rounding():
     task = quadratic_task()
     ids = np.array([1, 3, 5, 7])
@@ -483,6 +486,7 @@ def copies(model):
     }
 
 
+@pytest.mark.slow
 def test_what_algorithms_send_is_counted_as_in_the_papers():
     model = character_lstm(32, 1)
     tokens = {"tokens": np.zeros((5, 81), np.uint8)}

@@ -90,6 +90,7 @@ def test_the_pace_follows_the_rounds():
     assert pace.count == 1
 
 
+@pytest.mark.slow
 def test_cohorts_of_other_sizes_go_apart():
     algorithm = fedax.fedyogi(TASK.model, 0.05, 0.1, **LOCAL)
 
@@ -138,6 +139,7 @@ def test_packed_data_go_round_by_round_in_the_dtype_of_the_caller(monkeypatch):
     assert all(r.state is not None for r in packed)
 
 
+@pytest.mark.slow
 def test_times_are_of_this_run_and_thread():
     """A sampler that compiles does so in the data thread, while the rounds are timed here."""
     def sampling(seed, round_index):

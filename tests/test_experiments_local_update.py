@@ -61,6 +61,7 @@ def test_there_is_an_entry_for_every_table_and_figure():
         assert (experiment.draw is None) == ("-table-" in name)
 
 
+@pytest.mark.slow
 def test_every_plan_resolves_to_jobs():
     for name, scale, stand_in, plan in plans():
         jobs = list(jobs_of(plan.parts))
@@ -75,6 +76,7 @@ def test_every_plan_resolves_to_jobs():
         assert stand_in or not {part.task for part in plan.parts} & {"fashion-mnist", "shakespeare"}
 
 
+@pytest.mark.slow
 def test_entries_share_their_runs():
     for scale, stand_in in (("small", True), ("paper", False)):
         figure_5 = keys("charles2020-figure-5", scale, stand_in)

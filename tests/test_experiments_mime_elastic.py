@@ -173,6 +173,7 @@ def test_methods_that_diverged_are_judged_and_drawn(name):
         entry.draw(Figure(), results)
 
 
+@pytest.mark.slow
 def test_all_plans_resolve_without_data(monkeypatch, tmp_path):
     monkeypatch.setenv("FEDAX_DATA", str(tmp_path))
     for name, scale, stand_in in PLANS:

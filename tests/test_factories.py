@@ -98,6 +98,7 @@ def test_nor_are_another_seed_or_number_of_rounds(compiled):
     assert compiled[count:] == []
 
 
+@pytest.mark.slow
 def test_nor_are_the_diagnostics_of_another_run(compiled):
     trained(fedax.fedavg(model(), 0.1), diagnostics=True)
     count = len(compiled)
@@ -217,6 +218,7 @@ def test_without_a_factory_an_algorithm_is_the_same_only_as_itself(compiled):
     assert recipe(algorithm) is None
 
 
+@pytest.mark.slow
 def test_a_grid_in_one_program_is_a_loop():
     """`vmap` over settings: one round as a function of numbers, state and cohort."""
     task = fedax.Task(model(), DATA, DATA)

@@ -60,6 +60,7 @@ def test_batches_drawn_with_replacement_have_their_size_or_a_sentence():
         fedax.train(one, algorithm, num_rounds=1, cohort_size=2)
 
 
+@pytest.mark.slow
 def test_all_that_walks_over_a_clients_examples_is_limited():
     one, seen = task()
     cohort = fedax.CohortReader(one.train)(np.arange(3))

@@ -277,6 +277,7 @@ def test_a_wider_sweep_keeps_its_settings_and_adds_to_the_grid():
     assert wider.run(wider.settings[8]).algorithm_options["client_learning_rate"] == 10.0
 
 
+@pytest.mark.slow
 def test_an_edge_asks_for_nothing_that_a_users_method_refuses(tmp_path):
     path = tmp_path / "mine.py"
     path.write_text("""import fedax

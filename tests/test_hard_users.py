@@ -185,6 +185,7 @@ def test_scaffold_over_342477_clients() -> None:
 # ---------------------------------------------- (4) a grid in one program
 
 
+@pytest.mark.slow
 def test_a_grid_with_traced_steps_is_one_program() -> None:
     model, dataset = quadratic(3), ragged(SIZES)
     grid = (
@@ -308,6 +309,7 @@ def test_clients_that_answer_one_at_a_time(name: str) -> None:
 # ----------------------------------------------------- the engine, cornered
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["fedadam", "mime", "scaffold"])
 def test_chunks_and_the_order_of_the_cohort_change_nothing(name: str) -> None:
     model, dataset = quadratic(3), ragged(SIZES)
@@ -335,6 +337,7 @@ def test_chunks_and_the_order_of_the_cohort_change_nothing(name: str) -> None:
     close(clients, jax.tree.map(lambda leaf: leaf[order], reference[1]))
 
 
+@pytest.mark.slow
 def test_packed_cohorts_are_resident_ones_to_the_bit_and_compile_a_handful_of_times() -> None:
     sizes = np.minimum(np.random.default_rng(1).zipf(1.3, 300), 1500)
     dataset = ragged(sizes.tolist(), 2)

@@ -243,6 +243,7 @@ def test_fednova_removes_what_unequal_numbers_of_steps_do_to_fedavg():
     assert 5 * ours < average
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("factory", "settings"),
     [(fedax.fedlin, {}), (fedax.fedadmm, {"proximal_weight": 0.5}),

@@ -81,6 +81,7 @@ def test_afl_whose_mixture_rests_is_fedavg_to_the_bit(weighting):
     assert identical(still.params, trained(fedax.fedavg(TASK.model, 0.1, **options)).params)
 
 
+@pytest.mark.slow
 @fair
 def test_afl_lowers_the_largest_loss():
     """At the saddle point the clients with weight have the largest loss, all the same."""
@@ -126,6 +127,7 @@ def test_term_without_a_tilt_is_fedavg_to_the_bit(weighting):
     assert identical(plain.params, trained(fedax.fedavg(TASK.model, 0.1, **options)).params)
 
 
+@pytest.mark.slow
 @fair
 def test_term_of_one_full_step_descends_the_tilted_loss():
     """It rests where the gradient of (1/t) log mean e^(t F_i) is 0; the largest loss falls."""

@@ -318,6 +318,7 @@ def initial_clusters(task, algorithm):
     return [flat(c) for c in fedax.initial_state(task, algorithm).server_state.clusters]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "batches", "averaging", "weighting", "num_steps"),
     [

@@ -735,6 +735,7 @@ def test_methods_of_packages_are_listed_with_what_they_send(installed, capsys):
     assert "lost, from broken-things 0.1: lost of broken-things 0.1 needs" in " ".join(out.split())
 
 
+@pytest.mark.slow
 def test_modules_are_found_from_the_working_folder_and_later_from_another(
     project, tmp_path, monkeypatch, capsys
 ):

@@ -286,6 +286,7 @@ def test_a_special_case_is_fedavg_to_the_bit(name, settings):
     assert identical(*ends)
 
 
+@pytest.mark.slow
 def test_a_client_s_whole_loss_is_one_model_s_and_no_training_changes_it():
     """Whatever the batch size; its gradient goes with it."""
     task = quadratic_task()

@@ -556,6 +556,7 @@ def test_the_command_writes_pages_of_sweeps(tmp_path, capsys, monkeypatch):
         "algorithm", "seed", "client_learning_rate", "dropout", "momentum", "server_learning_rate"}
 
 
+@pytest.mark.slow
 def test_a_run_without_rounds_and_one_of_one_round_have_a_page(browser, tmp_path):
     none = run_of("a", 0.1, rounds=[], summary=None)
     one = none._replace(rounds=[{"round": 1, "train_loss": 1.5, "rejected": ["x"]}])

@@ -99,6 +99,7 @@ def tuned(task, params=None, **options):
     return fedax.evaluate_personalized(task, params, **settings)
 
 
+@pytest.mark.slow
 def test_clients_are_matched_by_name_and_draw_from_their_own_key():
     names = np.array(list("abcdefghij"))
     task = split_task(names)

@@ -494,6 +494,7 @@ def character_loss(params, tokens):
     return (losses * weights).sum() / weights.sum()
 
 
+@pytest.mark.slow
 def test_character_mlp_is_an_mlp_of_one_hot_windows():
     tokens = np.random.default_rng(1).integers(1, 11, size=(4, 9)).astype(np.uint8)
     tokens[0, 6:] = 0
@@ -522,6 +523,7 @@ def test_character_mlp_refuses_empty_sizes():
             character_mlp(**sizes)
 
 
+@pytest.mark.slow
 def test_pfnm_takes_the_character_mlp():
     tokens = (np.arange(108).reshape(12, 9) * 3 % 10 + 1).astype(np.uint8)
     data = FederatedDataset({"tokens": tokens}, np.array([0, 5, 12]))
@@ -575,6 +577,7 @@ def test_elastic_scales_what_each_client_changed_before_units_are_matched():
     assert largest_difference(found.params, plain.params) < 1e-12
 
 
+@pytest.mark.slow
 def test_elastic_measures_at_the_matched_network_on_what_is_held_out():
     random = np.random.default_rng(3)
     x, y = random.normal(size=(20, 5)), random.integers(0, 3, 20)
@@ -593,6 +596,7 @@ def test_elastic_measures_at_the_matched_network_on_what_is_held_out():
     assert reply.upload.inner.class_counts.sum() == 18
 
 
+@pytest.mark.slow
 def test_elastic_over_pfnm_trains_and_says_how_many_parameters_it_boosts():
     random = np.random.default_rng(1)
     clients = {}

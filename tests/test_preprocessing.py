@@ -218,6 +218,7 @@ def image_task(sizes):
     return fedax.Task(model, data, data, "images")
 
 
+@pytest.mark.slow
 def test_a_client_sees_the_same_whatever_the_chunk_or_the_cohort():
     task = image_task((5, 3, 4, 2))
     algorithm = fedax.fedavg(task.model, 0.1, batch_size=2, num_local_epochs=2)
@@ -238,6 +239,7 @@ def test_a_client_sees_the_same_whatever_the_chunk_or_the_cohort():
     assert largest_difference(other.params, one.params) > 1e-3
 
 
+@pytest.mark.slow
 def test_both_gradients_of_a_step_of_mime_see_one_draw():
     """With K = 1 they are at the same point, so they cancel and c is left: FedSGD's step."""
     task = image_task((3, 3))

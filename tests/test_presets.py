@@ -150,6 +150,7 @@ SUMMED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("task", "preset", "method"), SUMMED, ids=map("-".join, SUMMED))
 def test_the_rates_of_summed_losses_are_those_of_their_means(task, preset, method):
     batch_size, rate, published = SUMMED[task, preset, method]

@@ -377,6 +377,7 @@ def test_epsilon_of_a_published_example():
     )
 
 
+@pytest.mark.slow
 def test_noise_and_rounds_are_the_inverse_of_epsilon():
     who = {"cohort_size": 50, "num_clients": 1000, "delta": 1e-4}
     z = privacy.noise_multiplier(3.0, 100, **who)
@@ -434,6 +435,7 @@ def test_more_groups_than_clients_are_none(capsys):
     assert "1000 clients make only 1000" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_only_sampling_with_a_guarantee_is_accepted():
     algorithm = fedax.private(method("fedavg"))
     for sampling in ("uniform", "cyclic", "by_weight", "with_replacement", lambda seed, t: [0]):
@@ -455,6 +457,7 @@ def test_only_sampling_with_a_guarantee_is_accepted():
         run(fedax.private(method("fedavg"), bands=3), sampling="poisson", cohort_size=4)
 
 
+@pytest.mark.slow
 def test_wrappers_go_inside():
     inner = fedax.private(method("fedavg"))
     for outside in (
@@ -496,6 +499,7 @@ def test_a_state_of_another_mechanism_is_refused():
             sampling="poisson", cohort_size=1)
 
 
+@pytest.mark.slow
 def test_other_seeds_have_other_noise_and_cohorts():
     def of(seed, noise_seed):
         algorithm = fedax.private(method("fedavg"), noise_seed=noise_seed)
@@ -531,6 +535,7 @@ def test_numbers_are_no_structure_and_a_sweep_is_one_program():
         assert math.isclose(swept, single.test["test_distance"], rel_tol=1e-9)
 
 
+@pytest.mark.slow
 def test_a_run_stops_at_its_budget():
     algorithm = fedax.private(method("fedavg"), noise_multiplier=2.0, epsilon=4.0, delta=1e-2)
     mechanism = mechanism_of(algorithm, N, "poisson", 4)

@@ -121,6 +121,7 @@ def test_a_default_that_no_file_holds_is_not_written(default):
     assert not setting.is_default(OWN)
 
 
+@pytest.mark.slow
 def test_a_run_of_ones_own_writes_its_resolved_call_and_repeats(project, capsys):
     config = start()
     assert config["task_options"] == {"count": 4, "sizes": "(1, 2)", "share": 0.5}
@@ -139,6 +140,7 @@ def test_a_run_of_ones_own_writes_its_resolved_call_and_repeats(project, capsys)
     assert config["made_by"]["held"] == {"mode": "none", "hook": "noted"}
 
 
+@pytest.mark.slow
 def test_what_a_method_of_ones_own_holds_is_written_and_not_set(project):
     config = start(method="own.py:method")
     assert config["algorithm_options"] == {"rate": 0.1}  # batch_size is 3 by its own default
@@ -160,6 +162,7 @@ def test_a_run_of_fedaxs_own_has_every_setting(task, tmp_path):
         assert record_of_tasks(tasks[:1]) == record_of_tasks(tasks[1:])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", [
     {"seed": 1}, {"y": np.zeros((8, 20), np.int32)}, {"x": np.ones((8, 10, 4), np.float32),
                                                       "y": np.ones((8, 10), np.int32)},
@@ -179,6 +182,7 @@ def test_a_run_whose_data_changed_does_not_go_on(project, capsys, change):
     fed("run", "--resume", "r", "--rounds", "5")  # the data of now are the run's
 
 
+@pytest.mark.slow
 def test_a_single_value_of_much_data_is_noticed(project, capsys):
     x, y = np.zeros((8, 20_000, 4), np.float32), np.zeros((8, 20_000), np.int32)
     write_data(x=x, y=y)
@@ -189,6 +193,7 @@ def test_a_single_value_of_much_data_is_noticed(project, capsys):
     assert "the contents of task.train differ" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_data_that_a_method_of_ones_own_reads_are_compared_too(project, capsys):
     start(method="own.py:method")
     write_data(decay=0.5)
@@ -196,6 +201,7 @@ def test_data_that_a_method_of_ones_own_reads_are_compared_too(project, capsys):
     assert "the method differs" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_run_that_an_older_fedax_began_goes_on(project):
     config = start()
     del config["made_by"]["tasks"], config["made_by"]["held"]
@@ -205,6 +211,7 @@ def test_a_run_that_an_older_fedax_began_goes_on(project):
     assert json.loads(Path("r/config.json").read_text())["made_by"]["tasks"]
 
 
+@pytest.mark.slow
 def test_a_sweep_whose_data_changed_does_not_go_on(project, capsys):
     words = ["own.py:mine", "fedavg", "--grid", "client_learning_rate=0.1,1", "--set",
              "cohort_size=2", "num_rounds=2", "--out", "s"]
@@ -220,6 +227,7 @@ def test_a_sweep_whose_data_changed_does_not_go_on(project, capsys):
     )
 
 
+@pytest.mark.slow
 def test_a_search_whose_data_changed_does_not_go_on(project, capsys):
     fed("sweep", "own.py:mine", "fedavg", "--search", "client_learning_rate=loguniform(0.01,1)",
         "--trials", "2", "--set", "cohort_size=2", "num_rounds=2", "--out", "s")

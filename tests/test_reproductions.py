@@ -101,6 +101,7 @@ def test_section_4_of_outsized_rates():
     assert gaps == {"1": 0.0, "2": 0.047619, "3": 0.0666667, "5": 0.0793651, "10": 0.0832112}
 
 
+@pytest.mark.slow
 def test_figure_1_of_outsized_rates(monkeypatch):
     """Density 8 z / 15 on [.5, 2]; a shorter run, within the spread that theory predicts."""
     monkeypatch.setattr(charles2020, "NUM_ROUNDS", 4000)
@@ -143,6 +144,7 @@ def test_what_is_computed_says_beforehand_what_it_asks(name, capsys, tmp_path, m
     assert not any(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_reproductions_from_the_command_line(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert run_command(["reproduce", "--list", "--json"]) == 0

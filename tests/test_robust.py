@@ -178,6 +178,7 @@ def test_a_lie_moves_a_clipping_mean_by_at_most_its_bound(rule):
         assert np.linalg.norm(combined(rule, u)) <= 2.0 * iterations + 1e-5
 
 
+@pytest.mark.slow
 def test_identities():
     rng = np.random.default_rng(3)
     u = rng.normal(size=(9, 4))
@@ -201,6 +202,7 @@ def test_nobody_counts(name, dtype):
     assert np.isfinite(found).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["trimmed_mean", "multi_krum", "norm_bound", "centred_clipping"])
 @pytest.mark.parametrize("method", ["fedadam", "scaffold", "mime"])
 def test_without_its_bound_a_rule_is_the_method(name, method):
@@ -297,6 +299,7 @@ def test_centred_clipping_remembers_the_last_mean_of_each_exchange():
     assert all(np.abs(memory).max() > 0 for memory in own)
 
 
+@pytest.mark.slow
 def test_around_and_inside_other_wrappers():
     plain = fedax.fedavg(MODEL, **LOCAL)
     rule, bound = robust_means.coordinate_median(), robust_means.norm_bound(0.5)
@@ -329,6 +332,7 @@ def test_rules_of_lengths_take_no_numbers_beside_the_change(name):
         run(algorithm, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["scaffold", "scaffnew"])
 def test_clipping_takes_methods_with_control_variates_elsewhere(name):
     """As the documentation says: what is clipped is missing in the server's variate for ever.

@@ -444,6 +444,7 @@ def test_who_is_not_reached_counts_as_dropped_unless_the_cohort_is_chosen_among_
         assert (dropped == ~available(ids, t)).all()
 
 
+@pytest.mark.slow
 def test_fewer_available_than_asked_for_compile_nothing_anew(monkeypatch):
     """All of them are asked; a cohort keeps its size, with empty places."""
     task = quadratic_task()._replace(test=None)

@@ -8,6 +8,7 @@ from fedax.algorithms.registry import ALGORITHMS, WRAPPERS
 from fedax.cli import catalogue
 
 
+@pytest.mark.slow
 def test_the_file_is_what_methods_send():
     """If this fails, run python scripts/build_sent.py."""
     with (

@@ -94,6 +94,7 @@ def expected(folder):
     return rounds
 
 
+@pytest.mark.slow
 def test_every_sink_says_that_it_has_all(folder):
     assert json.loads((folder / "summary.json").read_text())["log"] == list(ALL)
 

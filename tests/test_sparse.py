@@ -429,6 +429,7 @@ def test_rounds_of_a_sparse_model_compile_for_it(monkeypatch):
     assert not compiling.options(None, newer_loops=True)
 
 
+@pytest.mark.slow
 @pytest.mark.alone
 @pytest.mark.optimised
 def test_a_step_of_the_tag_model_is_five_times_as_fast_as_a_dense_one():

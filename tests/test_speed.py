@@ -209,6 +209,7 @@ def whole_of(parts):
     return parts["seconds"] + parts["compile_seconds"] + parts["evaluation_seconds"]
 
 
+@pytest.mark.slow
 @pytest.mark.internals
 def test_profile_writes_a_trace_and_the_summary_its_parts(tmp_path, capsys):
     config = resolve(
@@ -254,6 +255,7 @@ def test_a_trace_that_cannot_be_written_is_said(tmp_path, capsys, monkeypatch):
     assert "No trace was written, because there were no rounds." in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.internals
 @pytest.mark.parametrize(
     ("variables", "status", "words"),
@@ -283,6 +285,7 @@ def python(code, **more):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.internals
 def test_cores_become_devices_before_jax_is_used():
     done = python(
@@ -306,6 +309,7 @@ def test_the_page_on_speed_runs(tmp_path):
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.internals
 def test_a_generator_that_is_left_open_ends_quietly():
     done = python(

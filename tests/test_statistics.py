@@ -106,6 +106,7 @@ def with_statistics(base, model=BY_HAND, **options):
     return fedax.batch_statistics(base, model, "s", update, **{"batch_size": 4} | options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BASES)
 def test_the_server_averages_statistics_and_the_method_trains_the_rest(name):
     base = BASES[name](BY_HAND)
@@ -185,6 +186,7 @@ def test_fedbn_keeps_each_clients_statistics(name):
     assert whole.bytes_up > sent.bytes_up
 
 
+@pytest.mark.slow
 def test_statistics_are_recomputed_before_evaluation():
     base = BASES["fedadam"](BY_HAND)
     algorithm = with_statistics(base, kept="recomputed")
@@ -329,6 +331,7 @@ def of_nnx():
     return model._replace(loss=loss), update, "batch_stats"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("as_users_do")
 @pytest.mark.parametrize("library", [of_linen, of_nnx])
 @pytest.mark.parametrize("base", ["scaffold", "fedadam"])
@@ -441,6 +444,7 @@ class Equinox(eqx.Module):
         return self.dense(x), state
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("as_users_do")
 def test_fedbn_on_a_state_of_equinox():
     """Its normalisation takes no mask, so here all minibatches are whole."""

@@ -376,6 +376,7 @@ def test_cohorts_of_a_mapped_store_are_those_of_its_arrays(tmp_path, monkeypatch
                     np.testing.assert_array_equal(own, value)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="asks Linux for the memory")
 def test_memory_does_not_grow_with_what_was_read_of_a_store(tmp_path):
     """100 MB in cohorts, of which at most 20 are held."""

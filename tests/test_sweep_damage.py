@@ -194,6 +194,7 @@ def test_damaged_columns_are_made_again_when_they_are_deleted(folder, capsys, na
     assert fedax.load_sweep(folder).record.num_rounds == 1
 
 
+@pytest.mark.slow
 def test_code_that_has_changed_is_named_with_what_helps_a_sweep(tmp_path, capsys):
     own = tmp_path / "own.py"
     own.write_text("import fedax\n\ndef method(model, rate: float = 0.1):\n"

@@ -248,6 +248,7 @@ def test_mistakes_meet_sentences(task, change, sentence):
         )
 
 
+@pytest.mark.slow
 def test_models_and_batch_sizes_are_groups_of_one_sweep(task):
     small = fedax.regression(lambda key: jnp.zeros(2), lambda params, x: x @ params)
     data = fedax.FederatedDataset.from_clients({

@@ -99,6 +99,7 @@ def test_every_curve_is_the_single_runs(task, method):
         np.testing.assert_allclose(own, result.params, rtol=1e-12, atol=1e-14)
 
 
+@pytest.mark.slow
 def test_a_setting_that_diverges_is_frozen_and_the_others_are_not_touched(task):
     rates = [0.05, 1e200, 0.1]
     algorithms = [fedax.fedavg(task.model, rate, batch_size=4) for rate in rates]
@@ -209,6 +210,7 @@ OWN = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", OWN)
 def test_metrics_of_own_models_are_those_of_the_single_run(divided, method):
     pairs = [(0.5, 0.25), (0.3, 0.75), (0.2, 0.5)]
@@ -225,6 +227,7 @@ def test_metrics_of_own_models_are_those_of_the_single_run(divided, method):
             )
 
 
+@pytest.mark.slow
 def test_the_best_setting_is_chosen_by_the_clients_own_models(divided, tmp_path):
     """Every measured name can choose; the page has the columns, and who has no own models none."""
     found = fedax.sweep(
@@ -249,6 +252,7 @@ def test_the_best_setting_is_chosen_by_the_clients_own_models(divided, tmp_path)
         choose(found.record, metric)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("halving", [None, 2])
 def test_a_sweep_by_own_models_takes_the_best(divided, halving):
     found = fedax.sweep(
@@ -292,6 +296,7 @@ def test_redrawn_samples_and_training_losses_are_those_of_the_single_run(task):
         np.testing.assert_allclose(columns[name][1], history[name], rtol=1e-12, err_msg=name)
 
 
+@pytest.mark.slow
 def test_diagnostics_and_bytes_are_those_of_the_single_run(task):
     algorithms = [fedax.fedavg(task.model, rate) for rate in (0.05, 0.1)]
     columns, _ = trained_together(task, algorithms, diagnostics=True)

@@ -215,6 +215,7 @@ def test_what_stopped_early_was_tested_after_its_last_round(tmp_path):
         assert [column.cells[0].mean for column in columns] == pytest.approx(expected, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_bytes_without_diagnostics_are_those_that_diagnostics_count(tmp_path):
     task = fedax.load_task("quadratics")
     for name, diagnostics in (("with", True), ("without", False)):

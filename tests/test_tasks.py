@@ -56,6 +56,7 @@ def preset_of(task):
     return "elastic2023" if task in ("mnist", "fashion-mnist") else "reddi2021"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TASKS_OF_FILES)
 def test_a_task_trains_on_a_file_as_published(name, tmp_path, monkeypatch):
     dataset, settings, metrics = TASKS_OF_FILES[name]
@@ -98,6 +99,7 @@ def test_digits_train_in_a_second_and_learn():
     assert fedax.evaluate(task.model, params, task.test)["accuracy"] > 0.8  # 0.1 is chance
 
 
+@pytest.mark.slow
 def test_the_cnn_of_decaying_steps_is_drawn_as_tensorflow_does_on_framed_images(
     tmp_path, monkeypatch
 ):
@@ -292,6 +294,7 @@ def test_the_paper_of_local_updates_has_its_tables():
         build_algorithm(config.algorithm, options, fedax.models.logistic_regression())
 
 
+@pytest.mark.slow
 def test_leafs_parse_of_the_plays_has_every_stretch_of_a_role_and_predicts_its_last_character():
     task = load_task("shakespeare-leaf", model="mlp", num_clients=7)
     sizes = task.train.client_sizes + task.test.client_sizes

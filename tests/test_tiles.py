@@ -175,6 +175,7 @@ def test_rounding_in_float32(part):
     assert errors.max() < 2e-6 * abs(exact).max()
 
 
+@pytest.mark.slow
 @pytest.mark.internals
 def test_the_first_of_equals():
     """Where all is equal to the bit, as over a black border, the first place gets the gradient."""

@@ -46,6 +46,7 @@ def like():
         return Network().init(jax.random.key(0), jnp.zeros((1, 8, 10, 3)))
 
 
+@pytest.mark.slow
 def test_a_model_of_pytorch_predicts_alike_and_comes_back_to_the_bit(recorded, like, tmp_path):
     inputs, state, outputs = recorded
     path = tmp_path / "model.safetensors"

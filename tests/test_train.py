@@ -126,6 +126,7 @@ print(train(sys.argv[1], 40, keep_best="test_distance", on_round=lambda report: 
 """
 
 
+@pytest.mark.slow
 def test_sigkill_and_called_again_equals_uninterrupted(tmp_path):
     tests = str(Path(__file__).parent)
     process = subprocess.Popen(

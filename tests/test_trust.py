@@ -73,6 +73,7 @@ def test_a_forged_configuration_runs_nothing(how, project, capsys):
     assert not Path("ran").exists()
 
 
+@pytest.mark.slow
 def test_what_was_written_here_goes_on_and_what_came_from_elsewhere_asks(project, capsys):
     run_mine("--set", "checkpoint_every=1")
     for line in READERS.values():

@@ -350,6 +350,7 @@ def table_file(tmp_path, monkeypatch):
             "--cohort-size", "3"]
 
 
+@pytest.mark.slow
 def test_a_file_is_a_task_at_the_command_line(table_file, tmp_path, monkeypatch, capsys):
     assert run_command([*table_file, "--out", "run", "--set", "test=0.25"]) == 0
     said = capsys.readouterr().out
@@ -466,6 +467,7 @@ def test_names_that_command_a_terminal_are_written_out(tmp_path):
     assert dataclasses.replace(table) == table
 
 
+@pytest.mark.slow
 def test_a_task_of_ones_own_with_a_table_trains_on_the_command_line(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "own.py").write_text("""

@@ -122,6 +122,7 @@ def test_a_sweep_chooses_by_the_validation_loss():
     assert unmeasured.choice.rule == "train_loss"
 
 
+@pytest.mark.slow
 def test_halving_gives_up_by_validation_data_and_only_what_came_to_the_end_is_tested():
     grid = {"client_learning_rate": [0.1, 0.2, 0.5, 0.9]}
     found = fedax.sweep(
@@ -149,6 +150,7 @@ def private(model=MODEL, noise_multiplier=0.5):
     return fedax.private(method(model), clip=1.0, noise_multiplier=noise_multiplier)
 
 
+@pytest.mark.slow
 def test_what_a_method_does_not_report_is_refused_before_training(tmp_path):
     """A private method withholds the training loss; the paper's rule chooses by it."""
     options = OPTIONS | {"sampling": "poisson"}
@@ -173,6 +175,7 @@ def test_what_a_method_does_not_report_is_refused_before_training(tmp_path):
                      num_trials=2, choose="tran_loss", out=tmp_path / "mistyped", **OPTIONS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sample", [None, 2])
 def test_test_data_change_nothing_but_what_they_say(tmp_path, sample):
     """Corrupted test labels: the same models, rounds and choices to the bit."""
@@ -229,6 +232,7 @@ def test_clients_fine_tune_and_are_validated():
     assert last["test_personal_loss"] == pytest.approx(loss(after(3), GOAL))
 
 
+@pytest.mark.slow
 def test_clients_fine_tune_on_validation_data_where_the_test_data_are_of_others():
     whole = fedax.load_task("digits", num_clients=5, validation=0.2)
     result = fedax.train(
@@ -366,6 +370,7 @@ def run(words, folder, *more):
         (folder / "summary.json").read_text())
 
 
+@pytest.mark.slow
 def test_the_command_line_holds_out_a_part_of_any_task(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "own.py").write_text(OWN)
@@ -409,6 +414,7 @@ def test_the_command_line_holds_out_a_part_of_any_task(tmp_path, monkeypatch, ca
     assert "Hold some out, with --set validation=0.1" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_with_the_same_part(tmp_path):
     words = ["digits", "fedavg"]
     run(words, tmp_path / "whole", "validation=0.1", "num_clients=5")
@@ -437,6 +443,7 @@ def test_a_finished_folder_gives_the_same_result(tmp_path):
                     early_stopping=fedax.EarlyStopping(patience=2), **OPTIONS)
 
 
+@pytest.mark.slow
 def test_a_sweep_of_the_command_line_chooses_by_validation(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "own.py").write_text(OWN)

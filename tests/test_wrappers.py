@@ -70,6 +70,7 @@ def test_the_default_lengths_of_section_9_1():
     assert algorithm.init({"x": jnp.zeros(3)}).own.losses.shape == (3,)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The training loss has not fallen")
 def test_the_rates_fall_with_parameters_of_low_precision():
     rates = {}
@@ -107,6 +108,7 @@ def test_decay_of_one_rate_alone():
         fedax.local_update_decay(lambda c, s: algorithm, task.model, exponential_decay(0.1, 0.9))
 
 
+@pytest.mark.slow
 def test_decay_inside_elastic_still_measures_the_whole_data():
     task = quadratic_task()
 
@@ -133,6 +135,7 @@ class OwnUpload:
     more: Any
 
 
+@pytest.mark.slow
 def test_elastic_scales_the_pseudo_gradient_of_a_dataclass():
     task = quadratic_task()
     plain = fedax.fedavg(task.model, batch_size=4)
