@@ -14,6 +14,7 @@ from fedax.reproductions.experiment import Criterion, Experiment, Part, Plan, Sc
 from fedax.reproductions.reddi2021 import final_values, table_1_plan
 from fedax.reproductions.reddi2021_parts import (
     ADAPTIVE,
+    AS_RELEASED,
     METHODS,
     PARTIAL,
     SMALL,
@@ -141,7 +142,7 @@ def draw_figure_1(figure: Figure, results: Results) -> None:
     ):
         row = row_of(panel)
         drawing.draw_curves(
-            axes, results, panel, row.metric, scale=row.scale,
+            axes, results, panel, row.metric, [*METHODS, SCAFFOLD, *AS_RELEASED], scale=row.scale,
             published=dict(zip(METHODS, row.published, strict=True)),
         )
         axes.set_ylabel("error x 1,000" if row.scale > 100 else "accuracy or recall, per cent")
