@@ -705,7 +705,7 @@ def test_out_that_cannot_be_used(tmp_path, capsys):
     assert run_command([*line, str(file / "below")]) == 1
     assert "Cannot make the run folder" in capsys.readouterr().err
     assert run_command([*line, f"{tmp_path}/a\0b"]) == 1
-    assert "cannot be the name of a run folder: embedded null" in capsys.readouterr().err
+    assert "cannot be the name of a run folder, as it contains a null" in capsys.readouterr().err
     assert run_command([*line, str(tmp_path)]) == 1
     assert "is not empty; choose another --out" in capsys.readouterr().err
     assert file.read_text() == "kept"

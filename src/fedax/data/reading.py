@@ -111,7 +111,10 @@ def read_data(
         **({"skip_empty": True} if skip_empty else {}),
     })
     try:
-        is_there = (folder / TABLE).exists()
+        (folder / TABLE).stat()
+        is_there = True
+    except (FileNotFoundError, NotADirectoryError):
+        is_there = False
     except OSError as error:
         raise DataError(
             f"The folder {folder.name!r} beside {path.name!r}, which should contain the converted "

@@ -81,8 +81,11 @@ def new_folder(
             _require_empty(out, option)
     except OSError as error:
         raise RunError(f"Cannot make the run folder {out}: {error.strerror}.") from None
-    except ValueError as error:  # a null character, or half of a letter
-        raise RunError(f"{str(out)!r} cannot be the name of a run folder: {error}.") from None
+    except ValueError:
+        raise RunError(
+            f"{str(out)!r} cannot be the name of a run folder, as it contains a null character or "
+            f"half of a letter. Choose another {option}."
+        ) from None
     with locked(out, go_on, goes_on=not overwrite):
         if overwrite:
             delete_run(out, option)
