@@ -76,6 +76,24 @@ def test_every_small_plan_fits_an_hour():
 
 
 @pytest.mark.quick
+def test_adam_and_yogi_as_released_have_the_released_code_s_settings():
+    """On the autoencoder and CIFAR-100, with other data; their rates are those of the others."""
+    plan = EXPERIMENTS["reddi2021-table-1"].plan("paper", True)
+    parts = {(part.panel, part.label): part for part in plan.parts}
+    released = [key for key in parts if key[1].endswith(" as released")]
+    assert len(released) == 4
+    for panel, label in released:
+        part, paper = parts[panel, label], parts[panel, label.removesuffix(" as released")]
+        assert part._replace(label=paper.label, settings={}) == paper._replace(settings={})
+        assert dict(part.settings) == dict(paper.settings) | {
+            "initial_accumulator": 0.0, "bias_correction": "released",
+            "second_moment_decay": 0.999,
+        }
+    whole = EXPERIMENTS["reddi2021-table-1"].plan("paper", False)
+    assert {part.label for part in whole.parts} == {*METHODS}
+
+
+@pytest.mark.quick
 def test_every_plan_is_whole():
     """Three seeds at least, settings that resolve, panels with criteria that are sentences."""
     for name, experiment in EXPERIMENTS.items():

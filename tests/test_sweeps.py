@@ -397,7 +397,7 @@ def test_memory_grows_with_the_settings_side_by_side_and_not_with_the_grid() -> 
 
 # On two devices, which a process must ask for before it begins.
 ON_TWO = """
-import json, sys
+import sys
 import jax
 jax.config.update("jax_num_cpu_devices", 2)
 jax.config.update("jax_enable_x64", True)

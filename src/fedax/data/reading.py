@@ -117,8 +117,8 @@ def read_data(
         is_there = False
     except OSError as error:
         raise DataError(
-            f"The folder {folder.name!r} beside {path.name!r}, which should contain the converted "
-            f"data, cannot be made: {error.strerror}. Choose another with store=FOLDER."
+            f"The folder {folder}, which should contain the converted data, cannot be used: "
+            f"{error.strerror}. Choose another with store=FOLDER."
         ) from None
     if is_there:
         return _opened(folder, path, clients, conversion)
