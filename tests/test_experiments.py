@@ -432,6 +432,17 @@ def test_figures_3_4_and_8_of_paper_004_on_its_shakespeare_are_reduced_in_rounds
 
 
 @pytest.mark.quick
+def test_figures_5_to_11_of_paper_004_have_a_task_each_in_the_order_of_table_1():
+    tasks = ["CIFAR-10", "CIFAR-100", "EMNIST CR", "Shakespeare", "SO NWP", "SO LR", "EMNIST AE"]
+    for number, panel in enumerate(tasks, start=5):
+        plan = EXPERIMENTS[f"reddi2021-figure-{number}"].plan("paper", False)
+        rates = 8 * (7 if panel == "EMNIST AE" else 9)  # of clients and of the server
+        assert (plan.panels, plan.num_runs) == ([panel], 5 * rates * 3)
+        keys = [job.key for job in jobs_of(plan.parts)]
+        assert len(set(keys)) == len(keys) > 0
+
+
+@pytest.mark.quick
 def test_figures_2_to_4_of_paper_004_judge_and_draw():
     results = made_adaptive()
     for name in ("reddi2021-figure-2", "reddi2021-figure-3", "reddi2021-figure-4",

@@ -516,8 +516,25 @@ def test_lemmas_7_and_8_and_theorem_1_of_elastic():
         )
         assert seven.holds
         assert eight.holds
-        claims = el.theorem_1(population, x, rates, K, int(10 ** rng.uniform(0, 3)), B2)
+        claims = el.theorem_1(population, x, rates, K, int(10 ** rng.uniform(0, 3)), B2, S)
         assert all(claim.holds for claim in claims), claims
+        # Two rounds by every sequence of cohorts: the mean and covariance of x along each.
+        local = np.linalg.matrix_power(eye - eta * A, K)
+        paths, gaps = [(x, np.zeros_like(eye))], []
+        for _ in range(3):
+            gaps.append(np.mean([
+                population.loss(m) - population.loss(population.minimiser)
+                + np.trace(population.matrix @ P) / 2 for m, P in paths
+            ]))
+            ends = means - local @ x  # where clients end that begin at 0
+            paths = [
+                (m + scale * ((local @ m + ends)[cohort].mean(0) - m), step_ @ P @ step_
+                 + (scale / S) ** 2 * covariances[cohort].sum(0))
+                for m, P in paths for cohort in cohorts
+                for step_ in [eye + scale * (local[cohort].mean(0) - eye)]
+            ]
+        (claim, *_) = el.theorem_1(population, x, rates, K, 2, B2, S)
+        assert claim.actual == pytest.approx(np.mean(gaps), rel=1e-8, abs=1e-12)
 
 
 @pytest.mark.quick
@@ -536,6 +553,8 @@ def test_theorem_1_of_elastic_by_hand():
     assert noisy.bound == pytest.approx(3 * eta * (1 + 1))
     (pair, *_) = el.theorem_1(PAIR, 0.0, el.Rates(1 / 128), 1, R, 3.0)
     assert pair.bound == pytest.approx(54 * 2 / 128**2 * 2)  # G^2 = 1 + 1 / (3 - 2)
+    (drawn, *_) = el.theorem_1(PAIR, 0.0, el.Rates(1 / 128), 1, R, 3.0, cohort_size=1)
+    assert drawn.bound == pytest.approx(54 * 2 / 128**2 * 2 + 12 / 128 * (1 / 2) * 2)
 
 
 def test_lemmas_1_and_2_of_elastic():

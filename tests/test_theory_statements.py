@@ -1244,7 +1244,7 @@ def test_the_page_of_errata_runs():
     text = page.read_text("utf-8")
     assert f"{NUM_POPULATIONS} random populations" in text
     blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    assert len(blocks) == 29
+    assert len(blocks) == 31
     session = {}
     for number, block in enumerate(blocks, 1):
         exec(compile(block, f"errata.md block {number}", "exec"), session)

@@ -83,6 +83,10 @@ def elastic(
 
     The maximum is over all parameters. If it is 0, zeta = 1 + tau.
 
+    Algorithms 1 and 2 print a minus in the server's step, away from the clients. This is the plus
+    of Algorithm 3 and equation 14. Algorithm 2's proximal term lacks the client learning rate;
+    `elastic(fedprox(...), ...)` has FedProx's.
+
     PFNM has no mean change, because its server first matches the clients' units. Around PFNM (a
     case that the paper does not define) zeta scales the change of each client's weights since the
     start of the round, before they are matched. Nothing is scaled in round 0, where each client

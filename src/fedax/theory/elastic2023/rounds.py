@@ -135,12 +135,12 @@ def lemma_8(
 
 def theorem_1(
     population: QuadraticPopulation, start: Any, rates: Rates, K: int, num_rounds: int,
-    B2: float,
+    B2: float, cohort_size: int | None = None,
 ) -> tuple[Claim, ...]:
     r"""Elastic aggregation converges (Chen et al. 2023, Theorem I).
 
-    If :math:`\tilde\eta \le 1/(8 (1 + B^2) \beta)` and :math:`\phi \eta_g \ge 1`, then with all
-    clients
+    If :math:`\tilde\eta \le 1/(8 (1 + B^2) \beta)` and :math:`\phi \eta_g \ge 1`, then with S of N
+    clients in each round
 
     .. math::
         \frac1{R+1} \sum_{r=0}^{R} E f(x^r) - f^* &\le \frac{3 D^2}{\tilde\eta (R + 1)} + V \\
@@ -150,12 +150,12 @@ def theorem_1(
     where :math:`w_r = (1 - \mu \tilde\eta / 2)^{-r}`, :math:`D = |x^0 - x^*|` and
 
     .. math:: V = 3 \tilde\eta \frac{\sigma^2}{K S} \left(1 + \frac{S}{\phi^2 \eta_g^2}\right)
-        + 54 \beta \tilde\eta^2 G^2.
+        + 12 \tilde\eta \left(1 - \frac SN\right) \frac{G^2}{S} + 54 \beta \tilde\eta^2 G^2.
 
     The paper states the order for the best eta~ (`lemma_1` and `lemma_2`).
 
     Args:
-      population, K, B2: as for `lemma_7`.
+      population, K, B2, cohort_size: as for `lemma_7`.
       start: x^0, [d].
       rates: eta_l, eta_g and phi, the same in all rounds.
       num_rounds: R.
@@ -178,12 +178,16 @@ def theorem_1(
       [True, True]
     """
     name = statement("Theorem I")
-    at = _One(name, population, start, rates, K, B2, None)
+    at = _One(name, population, start, rates, K, B2, cohort_size)
     at.check_rate(name, at.step)
     at_least(name, "phi eta_g", rates.phi * rates.server, "1", 1.0)
     R, gaps = as_count("num_rounds", num_rounds), at.gaps(num_rounds)
     share = 1 + at.size / (rates.phi * rates.server) ** 2
-    rest = 3 * at.step * at.sigma2 / (at.K * at.size) * share + 54 * at.beta * at.step**2 * at.G2
+    drawn = 12 * at.step * (1 - at.size / at.clients.num_clients) * at.G2 / at.size
+    rest = (
+        3 * at.step * at.sigma2 / (at.K * at.size) * share + drawn
+        + 54 * at.beta * at.step**2 * at.G2
+    )
     found = [Claim(
         name, "mean E f(x^r) - f* <= 3 D^2 / (eta (R + 1)) + V",
         float(gaps.mean()), "<=", float(3 * at.distance / (at.step * (R + 1)) + rest),
@@ -250,27 +254,35 @@ class _One:
 
     def next_distance(self) -> float:
         """E|x^r - x*|^2."""
-        f, N = self.clients, self.clients.num_clients
+        f = self.clients
         found = surrogate(f, self.rates.local, self.K)
         returned = found.matrices @ self.x + found.linear
         mean = f.mean(returned)
         away = self.x - self.total * mean - f.minimiser
-        share = (N - self.size) / (N - 1) if N > 1 else 0.0
         noise = np.trace(output_covariances(f, self.rates.local, self.K), axis1=1, axis2=2)
-        variance = share * f.mean(np.sum((returned - mean) ** 2, 1)) + f.mean(noise)
+        variance = self.left_out() * f.mean(np.sum((returned - mean) ** 2, 1)) + f.mean(noise)
         return float(away @ away + self.total**2 * variance / self.size)
 
+    def left_out(self) -> float:
+        """(N - S) / (N - 1), the factor of a mean's variance without replacement."""
+        N = self.clients.num_clients
+        return (N - self.size) / (N - 1) if N > 1 else 0.0
+
     def gaps(self, num_rounds: int) -> np.ndarray:
-        """E f(x^r) - f* of rounds r = 0, ..., R with all clients, [R + 1]."""
+        """E f(x^r) - f* of rounds r = 0, ..., R, [R + 1]."""
         f = self.clients
         found = surrogate(f, self.rates.local, self.K)
-        noise = f.mean(output_covariances(f, self.rates.local, self.K)) / f.num_clients
+        noise = f.mean(output_covariances(f, self.rates.local, self.K))
         step = np.eye(f.dimension) - self.total * found.matrix
         shift = self.total * f.mean(found.linear)
+        own = found.matrices - found.matrix, found.linear - f.mean(found.linear)
         x, covariance, gaps = self.x, np.zeros_like(step), []
         for _ in range(num_rounds + 1):
             spread = np.trace(f.matrix @ covariance) / 2
             gaps.append(float(f.loss(x) - f.loss(f.minimiser) + spread))
+            away = own[0] @ x + own[1]
+            drawn = f.mean(away[:, :, None] * away[:, None] + own[0] @ covariance @ own[0])
+            variance = (self.left_out() * drawn + noise) / self.size
             x = step @ x - shift
-            covariance = step @ covariance @ step.T + self.total**2 * noise
+            covariance = step @ covariance @ step.T + self.total**2 * variance
         return np.array(gaps)
