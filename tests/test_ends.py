@@ -107,6 +107,59 @@ ending.leave("Stopped after round 3.")
     assert seconds < 50
 
 
+def test_a_second_signal_ends_a_run_whose_outputs_are_closed(tmp_path):
+    code = f"""
+from fedax.devices import ending, terminal
+import ctypes, os, signal, sys
+os.close(0), os.close(1), os.close(2)
+sys.stdin = sys.stdout = sys.stderr = None
+signal.signal(signal.SIGINT, signal.default_int_handler)
+terminal.open_what_is_closed()
+ending.set_guard()
+ending.guard().request = ending.Request(lambda: "Kept.")
+file = open({str(tmp_path / "ready")!r}, "w")
+assert file.fileno() > 2 and sys.stdout.write("nobody reads this") and ending.tell("this") is None
+file.close()
+lock = ctypes.create_string_buffer(128)
+for _ in range(2):
+    ctypes.CDLL(None).pthread_mutex_lock(lock)
+"""
+    process = subprocess.Popen([sys.executable, "-c", code])
+    began = time.monotonic()
+    while not (tmp_path / "ready").exists() and time.monotonic() < began + 60:
+        time.sleep(0.05)
+    for _ in range(2):
+        time.sleep(0.5)
+        process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=5) == 1
+
+
+CALLBACK = """
+import jax, sys
+from fedax.cli.main import main
+def fails(value):
+    raise OSError("no sensor")
+def command(arguments):
+    jax.jit(lambda x: jax.debug.callback(fails, x))(1.0)
+    jax.effects_barrier()
+from fedax.cli import main as module
+module._list = command
+sys.argv = ["fedax", "list", "tasks"]
+main()
+"""
+
+
+@pytest.mark.internals
+def test_what_fails_in_a_callback_of_a_user_is_theirs(tmp_path):
+    (tmp_path / "own.py").write_text(CALLBACK)
+    done = subprocess.run(
+        [sys.executable, "own.py"], cwd=tmp_path, capture_output=True, text=True, check=False,
+    )
+    assert done.returncode == 1
+    line = done.stderr.splitlines()[-1]  # after JAX's own account
+    assert line.startswith("fedax: Your code failed: OSError: no sensor (line 5 of ")
+
+
 def test_what_nohup_ignores_stays_ignored():
     code = "signal.signal(signal.SIGINT, signal.SIG_IGN)\n" + GUARD + """
 print("waiting", flush=True)

@@ -22,7 +22,7 @@ from fedax.devices.ending import Request
 from fedax.experiment.config import resolve
 from fedax.experiment.folder import BusyError, RunError, locked
 from fedax.report.tables import Table
-from fedax.reproductions import EXPERIMENTS, criteria, reddi2021, reddi2021_tuning
+from fedax.reproductions import EXPERIMENTS, criteria, reddi2021, reddi2021_tuning, workers
 from fedax.reproductions.drawing import draw_curves, keep_in_sight
 from fedax.reproductions.experiment import BEYOND, Criterion, Experiment, Outcome, Part, Plan
 from fedax.reproductions.jobs import jobs_of
@@ -648,6 +648,41 @@ def test_what_fails_is_said_and_the_rest_is_trained(tmp_path):
     )
     finished = {part.label for part in [*PARTS, bad]} - {"one step"}
     assert set(came.results.labels("Quadratics")) == finished
+
+
+class _Standing:
+    """A worker without a process, which trains or fails as it is told."""
+
+    platform = "cpu"
+
+    def __init__(self, storage, place):
+        self.done = 0
+
+    def ask(self, job):
+        self.done += 1
+        return {"done": True} if self.done < 2 else {"error": "it was killed.", "gone": True}
+
+    def stop(self, *, keep_log):
+        pass
+
+
+@pytest.mark.quick
+def test_jobs_that_were_not_tried_are_counted_and_what_show_raises_is_raised(tmp_path, monkeypatch):
+    monkeypatch.setattr(workers, "_Worker", _Standing)
+    jobs, shown = list(jobs_of(PARTS)), []
+    with pytest.raises(RunError) as failed:
+        train_all(jobs, tmp_path, 1, shown.append)
+    assert str(failed.value).endswith(
+        f"was not trained: it was killed. {len(jobs) - 2} jobs not tried; the same command "
+        "continues."
+    )
+    assert [trained.job for trained in shown] == jobs[:1]
+
+    def gone(trained):
+        raise BrokenPipeError
+
+    with pytest.raises(BrokenPipeError):
+        train_all(jobs, tmp_path, 1, gone)
 
 
 @pytest.mark.slow

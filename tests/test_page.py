@@ -3,8 +3,12 @@
 import hashlib
 import json
 import math
+import os
 import re
 import shlex
+import sys
+import threading
+import time
 from dataclasses import asdict
 from importlib import resources
 from pathlib import Path
@@ -21,6 +25,7 @@ from fedax.cli.main import run_command
 from fedax.experiment import config as configs
 from fedax.experiment.pages import report_page, written_out
 from fedax.experiment.values import parse_settings
+from fedax.files.regular import whole_name, write_as_named, write_atomically
 from fedax.report.comparison import comparison_page
 from fedax.report.curves import view_of
 from fedax.report.page import run_page
@@ -497,6 +502,66 @@ def folder_of(path, run, *, finished=True, torn=False):
     if finished:
         (path / "summary.json").write_text(json.dumps(dict(run.summary) | {"rounds": 40}))
     return path
+
+
+@pytest.mark.quick
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no named pipes")
+def test_a_result_goes_into_a_pipe_and_where_a_link_leads(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder_of(tmp_path / "a", run_of("a", 0.1))
+    os.mkfifo("pipe")
+    read = []
+    reader = threading.Thread(target=lambda: read.append(Path("pipe").read_text("utf-8")))
+    reader.start()
+    assert run_command(["report", "a", "--out", "pipe"]) == 0
+    reader.join(60)
+    assert read == [report_page(Path("a"))]
+    assert Path("pipe").is_fifo()
+    Path("elsewhere.html").write_text("old")
+    Path("link.html").symlink_to("elsewhere.html")
+    assert run_command(["report", "a", "--out", "link.html"]) == 0
+    assert Path("link.html").is_symlink()
+    assert Path("elsewhere.html").read_text("utf-8") == read[0]
+    Path("elsewhere.html").write_text("old")  # but no link in a folder that may be a stranger's
+    (tmp_path / "a" / "report.html").unlink(missing_ok=True)
+    (tmp_path / "a" / "report.html").symlink_to(tmp_path / "elsewhere.html")
+    assert run_command(["report", "a"]) == 0
+    assert Path("elsewhere.html").read_text() == "old"
+    Path("loop").symlink_to("loop")
+    capsys.readouterr()
+    assert run_command(["report", "loop"]) == 1
+    assert run_command(["table", "loop"]) == 1
+    assert "bug" not in capsys.readouterr().err
+
+
+@pytest.mark.quick
+def test_a_page_may_be_written_while_its_run_writes_it_too(tmp_path):
+    page, errors, stop = tmp_path / "report.html", [], threading.Event()
+    writes = [
+        lambda: write_atomically(page, b"run" * 1000),
+        lambda: write_atomically(page, b"command" * 1000, alone=False),
+        lambda: write_as_named(page, b"named" * 1000),
+    ]
+
+    def again(write):
+        while not stop.is_set():
+            try:
+                write()
+            except OSError as error:
+                errors.append(error)
+
+    threads = [threading.Thread(target=again, args=(write,)) for write in writes]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.5)
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    assert page.read_bytes() in {word * 1000 for word in (b"run", b"command", b"named")}
+    assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
+    assert whole_name("report.html.0123abcd.partial") == whole_name("report.html.partial")
+    assert whole_name("report.html") == "report.html"
 
 
 @pytest.mark.quick

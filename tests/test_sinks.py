@@ -1,9 +1,11 @@
 """What each sink's own library reads back, after a run that was killed and went on."""
 
+import contextlib
 import csv
 import errno
 import json
 import math
+import sqlite3
 import struct
 import threading
 import time
@@ -152,6 +154,41 @@ def wandb_records(path):
             parts = []
 
 
+def test_mlflow_has_a_name_of_its_own_for_each_metric_and_setting(tmp_path):
+    from mlflow import MlflowClient
+
+    names = ["acc@1", "acc#1", "a//b", "/abs", "..", "", "x" * 300, "x" * 301, "loss"]
+    values = {name: float(place) for place, name in enumerate(names)}
+    with open_sink("mlflow", tmp_path, {"algorithm_options": values}) as opened:
+        for number in (1, 2):
+            opened.log({"round": number} | {name: at + number for name, at in values.items()})
+    client = MlflowClient(f"sqlite:///{tmp_path / 'logs' / 'mlflow' / 'mlflow.db'}")
+    run_id = (tmp_path / "logs" / "mlflow" / "run-id").read_text().strip()
+    data = client.get_run(run_id).data
+    assert sorted(data.metrics.values()) == [value + 2 for value in values.values()]
+    assert sorted(map(float, data.params.values())) == list(values.values())
+    assert {"acc_1", "loss"} < data.metrics.keys()
+    for key in data.metrics:
+        assert [one.step for one in client.get_metric_history(run_id, key)] == [1, 2]
+
+
+def test_a_store_of_mlflow_that_was_left_half_made_is_made_again(tmp_path):
+    from mlflow import MlflowClient
+
+    file = tmp_path / "logs" / "mlflow" / "mlflow.db"
+    file.parent.mkdir(parents=True)
+    with contextlib.closing(sqlite3.connect(file)) as store, store:
+        store.execute("CREATE TABLE registered_models (name VARCHAR(256) NOT NULL)")
+        store.execute("CREATE TABLE webhooks (id INTEGER PRIMARY KEY)")
+    for _ in range(2):  # the second finds a store with a run, and keeps it
+        with open_sink("mlflow", tmp_path, {}) as opened:
+            opened.log({"round": 1, "train_loss": 0.5})
+        run_id = (file.parent / "run-id").read_text().strip()
+        assert MlflowClient(f"sqlite:///{file}").get_run(run_id).data.metrics["train_loss"] == 0.5
+    with contextlib.closing(sqlite3.connect(file)) as store:
+        assert store.execute("SELECT count(*) FROM runs").fetchone() == (2,)
+
+
 def test_wandb_has_each_round_once(folder, expected):
     (path,) = (folder / "logs" / "wandb").glob("offline-run-*/*.wandb")  # that of the kill is gone
     records = list(wandb_records(path))
@@ -246,6 +283,34 @@ def test_a_full_disk_is_told_once_and_training_goes_on(tmp_path, monkeypatch):
     assert summary["log"] == ["parquet"]
     train(tmp_path / "run", ("csv", "parquet"))  # mended: what is missing is written
     assert len((tmp_path / "run" / "metrics.csv").read_text().splitlines()) == 7
+
+
+@pytest.mark.quick
+def test_a_sink_in_a_loop_of_ones_own_says_that_it_failed(tmp_path, monkeypatch):
+    from fedax.sinks import to_csv
+
+    def full(self, rows):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(to_csv._Csv, "write", full)
+    told = pytest.warns(RuntimeWarning, match="csv stopped after round 0: No space left")
+    with told, open_sink("csv", tmp_path, {}) as opened:
+        opened.log({"round": 1, "train_loss": 0.5})
+
+
+def test_a_sink_keeps_its_place_wherever_the_program_goes(tmp_path, monkeypatch):
+    for name in ("here", "there"):
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    with open_sink("csv", Path("run"), {}) as opened:
+        monkeypatch.chdir(tmp_path / "there")
+        opened.log({"round": 1, "train_loss": 0.5})
+    train("of_python", ("csv",), on_round=lambda report: monkeypatch.chdir(tmp_path / "here"))
+    assert [path.name for path in (tmp_path / "here").iterdir()] == ["run"]
+    assert (tmp_path / "here" / "run" / "metrics.csv").exists()
+    assert [path.name for path in (tmp_path / "there").iterdir()] == ["of_python"]
+    rows = (tmp_path / "there" / "of_python" / "metrics.csv").read_text().splitlines()
+    assert len(rows) == 7
 
 
 def test_a_library_that_fails_when_it_is_opened_stops_nothing(tmp_path, monkeypatch):

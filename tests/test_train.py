@@ -29,7 +29,7 @@ from fedax.experiment.naming import made_again
 from fedax.rounds import dispatch
 from fedax.rounds.options import Settings
 from fedax.rounds.report import RoundReport
-from fedax.rounds.stopping import EarlyStopping, Goal, Watch
+from fedax.rounds.stopping import EarlyStopping, Goal, MetricError, Watch
 from fedax.tasks import registry as tasks
 from problems import identical, quadratic_task
 from test_run import Killed, assert_same_run, config, final_arrays, stateful, timeless
@@ -178,6 +178,18 @@ def test_called_again_a_finished_run_is_its_result(finished, monkeypatch):
         with pytest.raises(fedax.RunError, match=r"num_rounds is 5, but .* has already done 12"):
             train(out, 5)
     assert before == {p: p.stat().st_mtime_ns for p in out.rglob("*") if p.name != ".lock"}
+
+
+def test_a_page_that_was_not_written_at_the_end_is_written_by_the_next_call(finished, tmp_path):
+    out = copied(finished, tmp_path)
+    page = (out / "report.html").read_text("utf-8")
+    (out / "report.html").unlink()
+    train(out, keep_best="test_distance")
+    assert (out / "report.html").read_text("utf-8").count("\n") == page.count("\n")
+    (out / "report.html").write_text("shorter")  # of before, when the run had fewer rounds
+    os.utime(out / "report.html", (1, 1))
+    train(out, keep_best="test_distance")
+    assert "shorter" not in (out / "report.html").read_text("utf-8")[:20]
 
 
 def test_more_rounds_go_on(finished, tmp_path):
@@ -342,6 +354,13 @@ class TestOnRound:
     def test_anything_else_is_a_sentence(self, answer):
         with pytest.raises(TypeError, match="on_round must return True to stop, and False or None"):
             train(num_rounds=3, on_round=lambda report: answer)
+
+    @pytest.mark.parametrize(("name", "why"), [
+        ("rejected", "names the list of rejected clients"), ("\udcff", "is no text"),
+    ])
+    def test_a_name_that_no_file_of_a_run_can_have_is_refused_at_once(self, name, why):
+        with pytest.raises(MetricError, match=f"after round 1, which {why}"):
+            train(on_round=lambda report: report.metrics.update({name: 1.0}))
 
     def test_its_own_failure_is_not_the_disks(self, tmp_path):
         def on_round(report):

@@ -1,5 +1,6 @@
 """A run folder from a stranger runs no code."""
 
+import errno
 import hashlib
 import json
 import os
@@ -122,6 +123,20 @@ def test_the_key_is_the_users_own(project):
     assert [path.name for path in key.parent.iterdir()] == ["key"]
     if sys.platform != "win32":
         assert stat.S_IMODE(key.stat().st_mode) == 0o600
+
+
+@pytest.mark.quick
+def test_a_full_disk_has_no_key_and_no_part_of_one(project, monkeypatch):
+    def full(path):
+        path.write_bytes(b"abc")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(trust, "_write_key", full)
+        assert trust.signature({"task": "a"}) is None
+    folder = platformdirs.user_data_path("fedax", appauthor=False)
+    assert list(folder.iterdir()) == []
+    assert trust.signature({"task": "a"}) is not None
 
 
 def test_without_a_place_for_a_key_nothing_is_trusted(project, monkeypatch):

@@ -45,7 +45,7 @@ from fedax.devices.processes import LossError, PlaceError
 from fedax.experiment import config
 from fedax.experiment.compile_cache import keep_programs
 from fedax.experiment.errors import ConfigError
-from fedax.experiment.imports import line_of, sentence
+from fedax.experiment.imports import in_callback, line_of, sentence
 from fedax.experiment.values import log_names, parse_settings
 from fedax.outside.text import Told
 from fedax.report.picture import require_format, save_picture
@@ -66,6 +66,7 @@ FORBIDDEN = {
 
 def main() -> NoReturn:
     """Runs the command line and exits."""
+    terminal.open_what_is_closed()
     ending.set_guard()
     try:
         status = run_command(sys.argv[1:])
@@ -103,7 +104,7 @@ def _run_command(arguments: list[str]) -> int:
         command = _command(arguments)
     except (ConfigError, OSError) as error:
         nobody = isinstance(error, BrokenPipeError)
-        return _nobody_reads() if nobody else _fail(*_explain(error))
+        return _unread() if nobody else _fail(*_explain(error))
     do: dict[type, Callable[[Any], int]] = {
         Run: _run, List: _list, Data: _data, Plot: _plot, Report: _report,
         Reproduce: _reproduce, Sweep: _sweep, Table: _table, Theory: _theory,
@@ -114,11 +115,14 @@ def _run_command(arguments: list[str]) -> int:
     except KeyboardInterrupt:
         return _fail("Stopped.", 1)
     except BrokenPipeError:  # as in `fedax list algorithms | head -1`
-        return _nobody_reads()
+        return _unread()
     except Exception as error:
         if command.debug:
             raise
-        return _fail(*_explain(error))
+        message, status = _explain(error)
+        if ending.guard() is not None and in_callback(error) is not None:
+            ending.leave(message, status)  # at the end JAX would tell of it once more
+        return _fail(message, status)
 
 
 def _command(arguments: list[str]) -> Command:
@@ -132,9 +136,9 @@ def _command(arguments: list[str]) -> Command:
         raise
 
 
-def _nobody_reads() -> int:
-    """Lets the rest of the output go nowhere, also what is written when Python ends."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def _unread() -> int:
+    """The exit status where nobody reads, also not what is written when Python ends."""
+    terminal.nobody_reads()
     return 1
 
 
@@ -397,8 +401,9 @@ def _unexpected(error: Exception) -> str:
     cause = forbidden[0] if forbidden else _missing_devices()
     if cause is not None:
         return cause
-    if line_of(error) is not None:
-        return f"Your code failed: {sentence(error)} (--debug shows the traceback.)"
+    words = sentence(error) if line_of(error) is not None else in_callback(error)
+    if words is not None:
+        return f"Your code failed: {words} (--debug shows the traceback.)"
     if isinstance(error, OSError) and error.strerror and error.filename:
         return f"Cannot read or write {error.filename}: {error.strerror}."
     kind = type(error).__name__

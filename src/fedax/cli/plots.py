@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -105,7 +106,7 @@ def plot(command: Plot) -> None:
 def _load(folders: Sequence[Path]) -> Given:
     """What the folders hold; one that was given twice is read once."""
     given = Given([], [])
-    for folder in {folder.resolve(): folder for folder in folders}.values():
+    for folder in {os.path.realpath(folder): folder for folder in folders}.values():
         if is_sweep(folder):
             given.sweeps.append(load_sweep(folder))
         else:

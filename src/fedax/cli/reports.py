@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,7 +29,7 @@ def report(command: Report) -> None:
       ConfigError: if no folder is given.
       RunError: if a folder does not contain a run or a sweep, or the page cannot be written.
     """
-    folders = list({folder.resolve(): folder for folder in command.dirs}.values())
+    folders = list({os.path.realpath(folder): folder for folder in command.dirs}.values())
     if not folders:
         raise ConfigError(
             "fedax report needs one or more folders of runs or sweeps: fedax report DIR ..."
@@ -40,7 +41,7 @@ def report(command: Report) -> None:
     page = _one(folders[0]) if len(folders) == 1 else _several(folders, command)
     out = command.out or (folders[0] / PAGE if len(folders) == 1 else DEFAULT)
     content = page.encode()
-    write_result(out, content, "page")
+    write_result(out, content, "page", named=command.out is not None)
     print(f"Report: {printable(str(out))} ({len(content) / 1e6:.1f} MB)")
 
 

@@ -11,6 +11,7 @@ import jax
 from fedax.cli.commands import Reproduce
 from fedax.data.catalogue import PRODUCTS, ways_to_get
 from fedax.data.folder import is_at_hand
+from fedax.devices import terminal
 from fedax.experiment.errors import ConfigError
 from fedax.experiment.folder import RunError, for_shell
 from fedax.experiment.signals import stop_on_signal
@@ -120,11 +121,15 @@ def _train(name: str, experiment: Experiment, command: Reproduce) -> None:
 
     def show(trained: Trained) -> None:
         part = trained.job.part
-        if not command.json:
+        if command.json:
+            return
+        try:
             print(
                 f"{trained.done} of {trained.total} jobs: {part.panel}, {part.label}, seed "
                 f"{trained.job.seed}: {trained.seconds:.0f} s", flush=True,
             )
+        except BrokenPipeError:  # as in `fedax reproduce ... | head -1`; what is left is trained
+            terminal.nobody_reads()
 
     if not command.json:
         for panel, how in missing.items():

@@ -117,7 +117,8 @@ class Guard:
             except TimeoutError:
                 return None
             # What a user's own code has set a handler for meanwhile is not ours any more.
-            ours = [n for n in heard if signal.getsignal(n) is _for_the_thread]
+            known = set(heard) & signal.valid_signals()
+            ours = [n for n in known if signal.getsignal(n) is _for_the_thread]
             if ours:
                 return ours[-1]
         return None

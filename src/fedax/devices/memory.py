@@ -10,6 +10,11 @@ from typing import Any
 import jax
 import numpy as np
 
+# What JAX reports when XLA is done with a program, in the thread that then runs it.
+_COMPILED = "/jax/core/compile/backend_compile_duration"
+# So many seconds of compiling leave enough memory that giving it back, some milliseconds, pays.
+_LONG = 0.5
+
 # An array that begins at a multiple of so many bytes is a CPU device's own without a copy.
 ALIGNMENT = 64
 
@@ -46,10 +51,10 @@ def aligned_zeros(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     return buffer[first : first + size].view(dtype).reshape(shape)
 
 
-def give_back() -> None:
-    """Returns memory that is free, such as a compiler's, to the system, where the C library can."""
-    trim = _trim()
-    if trim is not None:
+def _give_back(event: str, duration_secs: float, **kwargs: Any) -> None:
+    """Returns what the compiler has freed to the system, before the program asks for its own."""
+    del kwargs
+    if event == _COMPILED and duration_secs >= _LONG and (trim := _trim()) is not None:
         trim(0)
 
 
@@ -60,3 +65,6 @@ def _trim() -> Callable[[int], int] | None:
         return ctypes.CDLL(None).malloc_trim
     except (AttributeError, OSError, TypeError):
         return None
+
+
+jax.monitoring.register_event_duration_secs_listener(_give_back)

@@ -16,7 +16,7 @@ import numpy as np
 
 from fedax.devices.locks import LEASE, Lock
 from fedax.experiment.versions import other_draws
-from fedax.files.regular import LOCK, PARTIAL, not_plain, read_file, write_atomically
+from fedax.files.regular import LOCK, not_plain, read_file, whole_name, write_atomically
 from fedax.outside.text import Told
 from fedax.theory.tables import read_table
 from fedax.validate import quoted
@@ -39,7 +39,7 @@ SWEEP = "sweep"
 # The configurations of a sweep's methods, which are written before its own.
 METHODS = "methods"
 # What a process leaves that was killed before it wrote the configuration.
-BEGUN = {LOCK, LOCK + LEASE, CONFIG + PARTIAL, METHODS}
+BEGUN = {LOCK, LOCK + LEASE, f"{CONFIG}.partial", METHODS}
 # What tells the folder of a run, a sweep or a search, and all that one may hold.
 KNOWN_BY = {CONFIG, "study.db"}
 HOLDS = {
@@ -136,7 +136,7 @@ def delete_run(folder: Path, option: str) -> None:
 
 def _is_held(name: str) -> bool:
     """Whether a run, a sweep or a search writes it; a killed one leaves partial files."""
-    return name.removesuffix(PARTIAL) in HOLDS or name.startswith(("study.db-", "rung-"))
+    return whole_name(name) in HOLDS or name.startswith(("study.db-", "rung-"))
 
 
 def require_run(folder: Path) -> None:

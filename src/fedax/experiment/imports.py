@@ -185,6 +185,21 @@ def sentence(error: Exception) -> str:
     return f"{said(error).rstrip('.')}{_where(error)}."
 
 
+def in_callback(error: BaseException) -> str | None:
+    """The sentence for an error in a callback from a compiled program; None if it is no such error.
+
+    JAX tells of it by the text of its traceback only.
+    """
+    _, found, text = str(error).partition("CpuCallback error calling callback: ")
+    if not found:
+        return None
+    raised = [line for line in text.splitlines() if line.strip() and not line.startswith(" ")]
+    lines = re.findall(r'File "([^"\n]+)", line (\d+)', text)
+    own = [(file, line) for file, line in lines if "site-packages" not in Path(file).parts]
+    where = f" (line {own[-1][1]} of {own[-1][0]})" if own else ""
+    return f"{raised[-1].rstrip('.') if raised else 'a callback failed'}{where}."
+
+
 def _where(error: BaseException) -> str:
     found = line_of(error)
     return f" (line {found[1]} of {found[0]})" if found else ""

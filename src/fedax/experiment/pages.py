@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
@@ -48,7 +49,7 @@ def read_run(folder: Path) -> Run:
     for key in ("signature", TASKS, DEFAULTS):  # a page may be given away; the rest is for fedax
         made_by.pop(key, None)
     config = config | {"made_by": made_by} | ({HELD: held} if held else {})
-    name = folder.resolve().name
+    name = Path(os.path.realpath(folder)).name
     return Run(
         name, config, read_rounds(folder), read_summary(folder), _commands(name, config),
         "" if "python" in config else resume_command(folder), worst_of_run(folder),

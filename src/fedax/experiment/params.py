@@ -23,7 +23,7 @@ import safetensors.numpy
 from fedax.algorithm import Params, PyTree
 from fedax.devices.mesh import one_copy
 from fedax.experiment.versions import __version__
-from fedax.files.regular import read_file, write_atomically
+from fedax.files.regular import read_file, write_as_named
 from fedax.models.parameters import fitted, named_leaves
 from fedax.outside.paths import expanded
 from fedax.validate import require_path
@@ -86,7 +86,7 @@ def save_params(params: Params, path: str | Path) -> None:
         )
     content = encoded(params)
     try:
-        write_atomically(expanded(path), content)
+        write_as_named(expanded(path), content)
     except OSError as error:
         raise type(error)(error.errno, f"Cannot write {path}: {error.strerror}") from None
 

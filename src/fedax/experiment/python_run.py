@@ -48,6 +48,7 @@ from fedax.experiment.metrics import as_history, read_metrics
 from fedax.experiment.sitting import (
     Job,
     StoppedError,
+    complete,
     remember,
     save,
     sit,
@@ -146,6 +147,7 @@ def train_in_folder(
                 save(job, initial)
         restored = _restored(job, initial)
         if before is not None and _is_finished(job, restored, before, call.looks):
+            complete(job)
             return restored.state, as_history(read_metrics(folder))
         if before is not None:
             with explained(folder, job.go_on):

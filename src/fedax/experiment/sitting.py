@@ -39,6 +39,8 @@ from fedax.rounds.timing import Stopwatch
 from fedax.rounds.validation import at_end
 from fedax.sinks import Sinks
 
+PAGE = "report.html"
+
 
 class StoppedError(RunError):
     """A signal stopped the run after a round, with a checkpoint.
@@ -263,9 +265,21 @@ def _finish(
             ),
             sinks.close,
         )
-        write_atomically(job.folder / "report.html", report_page(job.folder).encode())
+        _write_page(job.folder)
     display.say(closing(job.folder, summary, references))
     return summary
+
+
+def complete(job: Job) -> None:
+    """Writes the page of a finished run that failed when only the page was left to write."""
+    page, summary = job.folder / PAGE, job.folder / "summary.json"
+    if not page.exists() or page.stat().st_mtime < summary.stat().st_mtime:
+        with explained(job.folder, job.go_on):
+            _write_page(job.folder)
+
+
+def _write_page(folder: Path) -> None:
+    write_atomically(folder / PAGE, report_page(folder).encode())
 
 
 def _at_end(job: Job, rounds: Sequence[Mapping[str, Any]], state: TrainingState) -> None:

@@ -183,7 +183,7 @@ def train(
         )
         if out is not None:
             state, history = python_run.train_in_folder(
-                expanded(out), call, watch, overwrite=overwrite
+                expanded(out).absolute(), call, watch, overwrite=overwrite
             )
             return _result(history, state, watch)
         start = start or initial_state(task, algorithm, settings.seed, initial_params)

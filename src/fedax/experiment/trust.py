@@ -90,6 +90,11 @@ def _folder() -> Path:
     return Path(platformdirs.user_data_path("fedax", appauthor=False))
 
 
+def _write_key(path: Path) -> None:
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:  # noqa: PTH123
+        file.write(secrets.token_bytes(LENGTH))
+
+
 def _key() -> bytes | None:
     """This user's key, made where there is none; None if it can be neither read nor written."""
     path = _folder() / "key"
@@ -98,15 +103,16 @@ def _key() -> bytes | None:
             path.parent.mkdir(parents=True, exist_ok=True)
             # Whole or not there, and never over that of a process that was faster.
             partial = path.with_name(f"key-{os.getpid()}-{secrets.token_hex(4)}")
-            with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:  # noqa: PTH123
-                file.write(secrets.token_bytes(LENGTH))
             try:
+                _write_key(partial)
                 os.link(partial, path)
             except FileExistsError:
                 pass
-            except OSError:  # a disk without links
-                partial.replace(path)
-            partial.unlink(missing_ok=True)
+            except OSError:  # a disk without links; a full one has only a part
+                if partial.stat().st_size == LENGTH:
+                    partial.replace(path)
+            finally:
+                partial.unlink(missing_ok=True)
         key = path.read_bytes()
         return key if len(key) == LENGTH else None
     return None

@@ -10,11 +10,15 @@ import contextlib
 import errno
 import io
 import os
+import re
+import secrets
 import stat
 from pathlib import Path
 
-# How the name of a file ends that is not whole yet.
+# How the name of a file ends that is not whole yet; before it is a word of its own where others may
+# write the same file.
 PARTIAL = ".partial"
+_PARTIAL = re.compile(r"(\.[0-9a-f]{8})?\.partial\Z", re.ASCII)
 LOCK = ".lock"
 # How a journal of SQLite ends that names another file, which SQLite then deletes.
 _NAMES_ANOTHER = bytes.fromhex("d9d505f920a163d7")
@@ -62,9 +66,46 @@ def _is_a_link(path: Path | str) -> str:
     return f"{path} is a link that fedax did not make. Remove it."
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Writes a file that is the old one or the new one, never half of it; follows no link."""
-    partial = path.with_name(path.name + PARTIAL)
+def whole_name(name: str) -> str:
+    """The name of the file that one becomes when it is whole.
+
+    Example:
+      >>> whole_name("report.html.00ff00ff.partial"), whole_name("report.html")
+      ('report.html', 'report.html')
+    """
+    return _PARTIAL.sub("", name)
+
+
+def write_as_named(path: Path, content: bytes) -> None:
+    """Writes a file that the user named: links are followed, and others may write it, too.
+
+    A device or a pipe is written into, as a file in its place would be none.
+
+    Raises:
+      OSError: it cannot be written.
+    """
+    try:
+        regular = stat.S_ISREG(path.stat().st_mode)
+    except FileNotFoundError:
+        regular = True
+    if regular:
+        write_atomically(Path(os.path.realpath(path)), content, alone=False)
+    else:
+        with path.open("wb") as file:
+            file.write(content)
+
+
+def write_atomically(path: Path, content: bytes, *, alone: bool = True) -> None:
+    """Writes a file that is the old one or the new one, never half of it; follows no link.
+
+    Args:
+      path: the file.
+      content: of it.
+      alone: whether nobody else writes it now, as where the folder is locked; a file that was left
+        half is then written over.
+    """
+    own = "" if alone else f".{secrets.token_hex(4)}"
+    partial = path.with_name(path.name + own + PARTIAL)
     try:
         partial.unlink(missing_ok=True)
         with partial.open("xb") as file:

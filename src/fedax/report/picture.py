@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedax.files.regular import write_atomically
+from fedax.files.regular import write_as_named
 from fedax.outside.text import Told
 
 if TYPE_CHECKING:
@@ -52,7 +52,8 @@ def save_picture(draw: Callable[[Figure], None], path: Path) -> Path:
         file = io.BytesIO()
         figure.savefig(file, format=path.suffix.lower().removeprefix("."))
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, file.getvalue())
+        write_as_named(path, file.getvalue())
     except (OSError, ValueError) as error:
-        raise PictureError(f"Cannot write the picture {path}: {error}.") from None
+        why = (isinstance(error, OSError) and error.strerror) or str(error)
+        raise PictureError(f"Cannot write the picture {path}: {why}.") from None
     return path

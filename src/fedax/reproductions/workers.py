@@ -28,6 +28,7 @@ from fedax.experiment.errors import ConfigError
 from fedax.experiment.folder import BusyError, RunError
 from fedax.reproductions.experiment import Part
 from fedax.reproductions.jobs import Job, jobs_of
+from fedax.validate import so_many
 
 # Between two looks at a job that another process is training.
 SECONDS_BETWEEN_LOOKS = 5.0
@@ -58,11 +59,11 @@ def train_all(
       jobs: of a plan.
       storage: where runs are kept; several processes and machines may share it.
       num_workers: processes at a time; None: one for each core, or one on a GPU.
-      show: told of each job when it is done.
+      show: told of each job when it is done, in the caller's thread.
       asked: by whom it may be asked to stop.
 
     Raises:
-      RunError: jobs failed; the sentence has the first reason. All others were trained.
+      RunError: jobs failed; the sentence has the first reason, and how many were not tried.
       KeyboardInterrupt: Ctrl-C, or it was asked to stop; what is done is kept.
     """
     storage.mkdir(parents=True, exist_ok=True)
@@ -72,7 +73,7 @@ def train_all(
         left.put(job)
     if not todo:
         return
-    crew = _Crew(storage, left, len(jobs) - len(todo), len(jobs), show, asked)
+    crew = _Crew(left, len(jobs) - len(todo), len(jobs), show, asked)
     try:
         first = _Worker(storage, 0)
         crew.add(first)
@@ -86,6 +87,8 @@ def train_all(
         job, why = crew.failures[0]
         others = len(crew.failures) - 1
         more = f" ({others} more failed.)" if others else ""
+        if crew.untried:
+            more += f" {so_many(crew.untried, 'job')} not tried; the same command continues."
         raise RunError(
             f"{job.part.label} in {job.part.panel} with seed {job.seed} was not trained: "
             f"{why}{more}"
@@ -96,12 +99,12 @@ class _Crew:
     """Workers with a thread each that asks them."""
 
     def __init__(
-        self, storage: Path, left: queue.SimpleQueue[Job], count: int, total: int,
+        self, left: queue.SimpleQueue[Job], count: int, total: int,
         show: Callable[[Trained], None], asked: Request | None,
     ) -> None:
-        self._storage, self._left, self._show, self._asked = storage, left, show, asked
+        self._left, self._show, self._asked = left, show, asked
         self._count, self._total = count, total
-        self._lock = threading.Lock()
+        self._answers: queue.SimpleQueue[tuple[Job, float, str | None]] = queue.SimpleQueue()
         self._workers: list[_Worker] = []
         self._threads: list[threading.Thread] = []
         self.failures: list[tuple[Job, str]] = []
@@ -116,8 +119,25 @@ class _Crew:
         for thread in self._threads:
             while thread.is_alive():  # in pieces, as Windows does not interrupt a long one
                 thread.join(0.2)
+                self._take_notice()
                 if self._asked:
                     raise KeyboardInterrupt
+        self._take_notice()
+
+    @property
+    def untried(self) -> int:
+        """How many jobs neither were trained nor failed."""
+        return self._total - self._count - len(self.failures)
+
+    def _take_notice(self) -> None:
+        """Tells of what the workers have done."""
+        while not self._answers.empty():
+            job, seconds, error = self._answers.get()
+            if error is not None:
+                self.failures.append((job, error))
+            else:
+                self._count += 1
+                self._show(Trained(job, seconds, self._count, self._total))
 
     def stop(self) -> None:
         while not self._left.empty():  # or a worker that has stopped is asked for the next one
@@ -139,13 +159,7 @@ class _Crew:
                 self._left.put(job)
                 time.sleep(SECONDS_BETWEEN_LOOKS)
                 continue
-            with self._lock:
-                if "error" in answer:
-                    self.failures.append((job, answer["error"]))
-                else:
-                    self._count += 1
-                    seconds = time.perf_counter() - began
-                    self._show(Trained(job, seconds, self._count, self._total))
+            self._answers.put((job, time.perf_counter() - began, answer.get("error")))
             if answer.get("gone"):
                 return
 

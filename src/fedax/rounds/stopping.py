@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, get_args
 
@@ -27,6 +28,8 @@ BY_VALIDATION = "validation"
 
 # Of a metric and its direction; a longer text is a mistake.
 LONGEST_NAME = 200
+# Halves of letters, which no file takes.
+_HALVES = re.compile("[\ud800-\udfff]")
 
 
 class MetricError(Told, ValueError):
@@ -318,6 +321,12 @@ class Watch:
 
 def _as_metric(name: Any, value: Any, number: int) -> int | float:
     """A value that on_round put into the metrics, as a Python number."""
+    if isinstance(name, str) and (name == "rejected" or _HALVES.search(name)):
+        why = "names the list of rejected clients" if name == "rejected" else "is no text"
+        raise MetricError(
+            f"on_round added the metric {quoted(name)} after round {number}, which {why}. Choose "
+            "another name."
+        )
     if isinstance(name, str) and not isinstance(value, str | bytes | bool):
         array = np.asarray(value)
         if array.ndim == 0 and array.dtype.kind in "iuf":

@@ -11,7 +11,6 @@ import jax
 import numpy as np
 
 from fedax.algorithm import PyTree
-from fedax.devices.memory import give_back
 from fedax.devices.processes import lost_processes
 from fedax.rounds.client_store import ClientStore
 from fedax.rounds.dispatch import Pace, Prepared, Preparer, as_here
@@ -97,8 +96,6 @@ def turns(
             with lost_processes(number):
                 infos = jax.device_get(infos)
             running = watch.lap()
-            if running.compiling:
-                give_back()  # what the compiler has left
             pace.learn(running.seconds - running.compiling, prepared.num_rounds)
             yield Turn(prepared, infos, server_state, client_states, {
                 "seconds": waiting.seconds + running.seconds - running.compiling,

@@ -10,6 +10,7 @@ import contextlib
 import importlib
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -60,6 +61,8 @@ class Sink:
         trace: TracebackType | None,
     ) -> None:
         self.close(None)
+        if self.failure is not None:
+            warnings.warn(self.failure, RuntimeWarning, stacklevel=2)
 
     def log(self, metrics: Mapping[str, Any]) -> None:
         """Adds a round; what is no number is left out."""
@@ -154,7 +157,7 @@ def open_sink(name: str, folder: Path, config: Mapping[str, Any], run: str | Non
     """
     sink_names(name)
     require_libraries([name])
-    return Sink(name, Place(folder, run), config)
+    return Sink(name, Place(folder.absolute(), run), config)  # wherever the program goes later
 
 
 class Sinks:

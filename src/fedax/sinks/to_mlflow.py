@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import posixpath
 import re
+import sqlite3
+import threading
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 # What is trained here is nobody else's business.
@@ -22,8 +28,12 @@ from fedax.sinks.rows import Place, Plain, Row, outcome
 Item = TypeVar("Item")
 
 EXPERIMENT = "fedax"
-# A request takes no more of them.
+# A request takes no more of them, and a name no more letters, the mark of a second one included.
 MOST_METRICS, MOST_PARAMS = 1000, 100
+MOST_LETTERS = 240
+
+# One run at a time opens the store that a sweep's runs share.
+_opening = threading.Lock()
 
 
 class _Run:
@@ -38,23 +48,26 @@ class _Run:
             logging.getLogger(name).setLevel(logging.WARNING)
         place.shared.joinpath("mlflow").mkdir(parents=True, exist_ok=True)
         place.logs.joinpath("mlflow").mkdir(parents=True, exist_ok=True)
-        self._client = MlflowClient(os.environ.get("MLFLOW_TRACKING_URI") or _store(place))
-        known = place.logs / "mlflow" / "run-id"
-        if known.exists():
-            self._forget(known.read_text("utf-8").strip())
-        self._id = self._client.create_run(
-            self._experiment(place), run_name=place.name, tags={"fedax.folder": str(place.folder)}
-        ).info.run_id
-        known.unlink(missing_ok=True)
-        known.write_text(self._id + "\n", "utf-8")
-        words = [Param(_key(name), str(value)) for name, value in params.items()]
+        with _opening:
+            self._client = MlflowClient(os.environ.get("MLFLOW_TRACKING_URI") or _store(place))
+            known = place.logs / "mlflow" / "run-id"
+            if known.exists():
+                self._forget(known.read_text("utf-8").strip())
+            self._id = self._client.create_run(
+                self._experiment(place), run_name=place.name,
+                tags={"fedax.folder": str(place.folder)},
+            ).info.run_id
+            known.unlink(missing_ok=True)
+            known.write_text(self._id + "\n", "utf-8")
+        self._key, key = _Keys(), _Keys()
+        words = [Param(key(name), str(value)) for name, value in params.items()]
         for some in _parts(words, MOST_PARAMS):
             self._client.log_batch(self._id, params=some)
         self._last = Row(0.0, {"round": 0})
 
     def write(self, rows: Sequence[Row]) -> None:
         for some in _parts([
-            Metric(_key(name), value, int(row.time * 1000), row.round)
+            Metric(self._key(name), value, int(row.time * 1000), row.round)
             for row in rows for name, value in row.metrics.items() if name != "round"
         ], MOST_METRICS):
             self._client.log_batch(self._id, metrics=some)
@@ -88,12 +101,48 @@ def _store(place: Place) -> str:
     unknown = unknown_in(file)
     if unknown is not None:
         raise ValueError(f"{file} has {unknown}, which MLflow did not write; remove the file")
+    if file.exists():
+        _empty_without_runs(file)
     return sqlite_address(file)
 
 
-def _key(name: str) -> str:
-    """A name as MLflow takes it."""
-    return re.sub(r"[^\w\-. :/]", "_", name)
+def _empty_without_runs(file: Path) -> None:
+    """Removes the tables of a store without runs, as MLflow makes none whole that it left half."""
+    with contextlib.closing(sqlite3.connect(file)) as store, store:
+        tables = [name for (name,) in store.execute(
+            "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%'"
+        )]
+        if "runs" in tables and store.execute("SELECT 1 FROM runs LIMIT 1").fetchone():
+            return
+        for name in tables:
+            store.execute('DROP TABLE "{}"'.format(name.replace('"', '""')))
+
+
+class _Keys:
+    """Names as MLflow takes them, each name another one."""
+
+    def __init__(self) -> None:
+        self._keys: dict[str, str] = {}
+
+    def __call__(self, name: str) -> str:
+        if name not in self._keys:
+            key = _cleaned(name)
+            if key in self._keys.values():
+                key = f"{key}_{zlib.crc32(name.encode('utf-8', 'replace')):08x}"
+            self._keys[name] = key
+        return self._keys[name]
+
+
+def _cleaned(name: str) -> str:
+    """A name of letters that MLflow takes, and no place outside a folder.
+
+    Example:
+      >>> _cleaned("accuracy@1"), _cleaned("../loss"), _cleaned("")
+      ('accuracy_1', '__loss', '_')
+    """
+    key = re.sub(r"[^\w\-. :/]", "_", name)[:MOST_LETTERS] or "_"
+    unsafe = posixpath.normpath(key) != key or key.startswith((".", "/"))
+    return re.sub(r"^\.+|/", "_", key) if unsafe else key
 
 
 def _parts(items: Sequence[Item], size: int) -> Iterator[Sequence[Item]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -108,7 +109,7 @@ def is_sweep(folder: Path) -> bool:
 
 def distinct_names(folders: Sequence[Path]) -> list[str]:
     """Folders by the last part of their names, or in full where that is not enough."""
-    short = [folder.resolve().name for folder in folders]
+    short = [Path(os.path.realpath(folder)).name for folder in folders]
     return [
         name if short.count(name) == 1 else str(folder)
         for name, folder in zip(short, folders, strict=True)
@@ -164,7 +165,7 @@ def _once(results: Iterable[Any]) -> Iterator[Any]:
     known: set[Path] = set()
     for result in results:
         if isinstance(result, str | Path):
-            folder = expanded(result).resolve()
+            folder = Path(os.path.realpath(expanded(result)))
             if folder in known:
                 continue
             known.add(folder)
