@@ -51,13 +51,16 @@ def main(name: str, path: str, check: bool) -> None:
 
     test = fedax.FederatedDataset(data.test(), data.test_offsets())
     evaluator = Evaluator(model, test, mesh=mesh)
-    # A single step with all of a client's examples does not depend on their order.
-    start, middle, end = data.halves(workload.batch_size if check else workloads.NUM_TEST)
-    halves = fedax.Task(model, part(data, start, middle), part(data, middle, end))
+
+    @functools.cache
+    def halves() -> fedax.Task:
+        # A single step with all of a client's examples does not depend on their order.
+        start, middle, end = data.halves(workload.batch_size if check else workloads.NUM_TEST)
+        return fedax.Task(model, part(data, start, middle), part(data, middle, end))
 
     def personalised() -> float:
         found = fedax.evaluate_personalized(
-            halves, params, client_learning_rate=workload.learning_rate, num_local_epochs=1,
+            halves(), params, client_learning_rate=workload.learning_rate, num_local_epochs=1,
             batch_size=workload.batch_size, mesh=mesh,
         )
         return found.overall()["loss"]
