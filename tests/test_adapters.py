@@ -254,6 +254,7 @@ def test_a_mistake_is_named(task, params, make, words):
         make(task.model, params)
 
 
+@pytest.mark.slow
 def test_a_convolutional_network_of_fedax_takes_adapters():
     model = image_cnn((8, 8, 1), 4)
     params = doubled(model.init(jax.random.key(0)))
@@ -266,6 +267,7 @@ def test_a_convolutional_network_of_fedax_takes_adapters():
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["w", "b"])
 def test_a_model_with_a_sparse_matrix_may_be_frozen_in_part(where):
     """Training the matrix still updates rows in place; without it nothing is sparse."""

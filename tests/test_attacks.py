@@ -105,6 +105,7 @@ def test_what_each_attack_uploads():
             np.testing.assert_allclose(found[who], expected[name], rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_labels_are_flipped_in_training_only_of_hostile_clients():
     task = fedax.load_task("digits")
     method = fedax.fedavg(task.model, 0.1, batch_size=10)
@@ -153,6 +154,7 @@ def test_nobody_hostile_is_the_method(name):
         assert largest_difference(same.params, run(method).params) < 1e-12
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["gaussian", "little_is_enough"])
 def test_the_same_over_chunks_and_after_a_kill(name):
     algorithm = fedax.robust(
@@ -167,6 +169,7 @@ def test_the_same_over_chunks_and_after_a_kill(name):
     assert largest_difference(whole.params, chunks.params) < 1e-12
 
 
+@pytest.mark.slow
 def test_a_plain_mean_of_colluding_clients():
     """Without single uploads at the server: the weighted mean of what they agreed on."""
     method = fedax.fedavg(MODEL, 0.1, batch_size=2)  # weighted by numbers of examples

@@ -383,6 +383,7 @@ if sys.argv[1] == "kill":
 """
 
 
+@pytest.mark.slow
 @ON_POSIX
 @pytest.mark.parametrize("how", ["kill", "end"])
 def test_no_file_is_left_behind(tmp_path, how):
@@ -444,6 +445,7 @@ except StoreError as error:
 """
 
 
+@pytest.mark.slow
 @ON_POSIX
 @pytest.mark.parametrize("how", ["reserved", "zeros"])
 def test_a_file_that_the_kernel_refuses_is_a_sentence(how):

@@ -149,6 +149,7 @@ def test_omega_code_lengths():
     assert elias_omega(jnp.asarray(numbers)).tolist() == lengths
 
 
+@pytest.mark.slow
 def test_levels_are_one_program():
     x, levels = jnp.asarray(vector(40)), jnp.array([1, 4, 16])
     together = jax.vmap(lambda s: coded(codecs.qsgd(s), x))(levels)

@@ -101,6 +101,7 @@ def test_c_is_the_mean_of_the_control_variates_less_the_mean_memory():
     np.testing.assert_allclose(state.server_state.control["x"], expected, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_of_a_client_drawn_twice_the_memory_counts_once():
     algorithm = fedax.compressed(fedax.fedavg(MODEL, **LOCAL), codecs.top_k(0.3))
     state = algorithm.init_client(MODEL.init(jax.random.key(0)))

@@ -382,6 +382,7 @@ def test_max_pool_gives_ties_to_the_first():
     )
 
 
+@pytest.mark.slow
 @pytest.mark.internals
 def test_max_pool_keeps_nan_integers_and_infinity():
     x = jnp.array([jnp.nan, 1.0, -jnp.inf, -jnp.inf, 2.0, jnp.nan]).reshape(1, 1, 6, 1)
@@ -479,6 +480,7 @@ def check_wrapper(apply: Callable, params: PyTree, x: Array, left: int = 0) -> N
     assert_close(gradient(wrapped), gradient(apply))
 
 
+@pytest.mark.slow
 @pytest.mark.internals
 def test_flax_takes_conv_general_dilated():
     x = normal(0, 2, 9, 9, 2)
@@ -680,6 +682,7 @@ def test_image_cnn_equals_its_equations():
     assert_close(both(params), jax.jit(lambda p: (plain(p), jax.grad(plain_loss)(p)))(params))
 
 
+@pytest.mark.slow
 def test_image_cnn_drops_in_training_only():
     model = image_cnn((8, 8, 1), 3, dropout_rates=(0.25, 0.5))
     params = jax.tree.map(jnp.zeros_like, model.init(jax.random.key(0)))

@@ -269,6 +269,7 @@ def test_schedules_from_words():
             parse_schedule(text)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("side", ["client", "server"])
 def test_learning_rate_schedules_are_those_of_separate_rounds(side):
     """A run with a schedule equals single rounds with that round's number."""
@@ -488,6 +489,7 @@ def test_python_numbers_in_a_reply_are_fine():
     assert history["one"].tolist() == [1.0, 1.0]
 
 
+@pytest.mark.slow
 def test_optax_schedules_are_schedules():
     import optax
 

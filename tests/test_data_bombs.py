@@ -128,6 +128,7 @@ def test_saved_data_sets_are_read_as_datasets_gives_them(tmp_path):
     assert data.client("a")["image"][:, 0, 0].tolist() == [0, 2]
 
 
+@pytest.mark.slow
 def test_arrow_s_dictionaries_and_what_takes_no_bytes(tmp_path):
     path = tmp_path / "a.parquet"
     text = pyarrow.array(["one", "three", "one"]).dictionary_encode()
@@ -215,6 +216,7 @@ def test_one_long_text_among_short_ones(length, tmp_path):
     assert data.num_examples == 16_384
 
 
+@pytest.mark.slow
 def test_csv_is_read_in_blocks_of_bounded_size(tmp_path, monkeypatch):
     path = tmp_path / "a.csv"
     path.write_text("who,a,b\n" + "".join(f"w{i % 7},{i},{-i}\n" for i in range(1000)))

@@ -397,6 +397,7 @@ def test_dissimilarity_of_the_lstm_with_its_own_gradient():
     assert float(found.hessian_dissimilarity) == pytest.approx(delta, rel=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("most", [10, 3])
 def test_a_run_reports_the_dissimilarity_of_those_who_took_part_to_the_end(most, monkeypatch):
     """Not of a client of NaN, nor of those that dropped out, at the model after the round.

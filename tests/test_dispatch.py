@@ -24,6 +24,7 @@ def reports(algorithm, **options):
     return list(simulate(options.pop("task", TASK), algorithm, **options))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
 def test_rounds_together_are_the_rounds_one_by_one(dropout):
     algorithm = fedax.fedyogi(TASK.model, 0.05, 0.1, **LOCAL)
@@ -46,6 +47,7 @@ def test_rounds_together_are_the_rounds_one_by_one(dropout):
         assert tested == ([9, 18, 27, 36, 40] if "evaluate_every" in options else [])
 
 
+@pytest.mark.slow
 def test_a_run_stops_at_the_round_that_goes_wrong():
     """In round r the loss is about 1e50 (1e50)^(2 (r - 1)), which float64 has up to r = 3."""
     data = quadratic_clients((3, 4, 5))
@@ -104,6 +106,7 @@ def test_cohorts_of_other_sizes_go_apart():
     assert any(r.state is None for r in together)
 
 
+@pytest.mark.slow
 def test_rounds_before_a_samplers_error_are_run():
     def sampling(seed, round_index):
         del seed

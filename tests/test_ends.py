@@ -58,6 +58,7 @@ def test_a_command_that_is_blocked_ends_at_once(number):
     assert seconds < 50
 
 
+@pytest.mark.slow
 def test_a_run_gets_its_time_and_no_more():
     status, (first, last), seconds = guarded(IN_A_ROUND + "wait()", signal.SIGTERM)
     assert status == 1
@@ -66,6 +67,7 @@ def test_a_run_gets_its_time_and_no_more():
     assert 0.8 <= seconds < 50
 
 
+@pytest.mark.slow
 def test_a_second_signal_ends_a_run_at_once():
     code = IN_A_ROUND + "ending.PATIENCE = 100\nwait()"
     status, (_, last), seconds = guarded(code, signal.SIGINT, signal.SIGINT)
@@ -73,6 +75,7 @@ def test_a_second_signal_ends_a_run_at_once():
     assert seconds < 50
 
 
+@pytest.mark.slow
 def test_a_handler_that_a_user_set_meanwhile_keeps_its_signal():
     code = GUARD + """
 signal.signal(signal.SIGTERM, lambda *_: sys.exit("mine"))
@@ -160,6 +163,7 @@ def test_what_fails_in_a_callback_of_a_user_is_theirs(tmp_path):
     assert line.startswith("fedax: Your code failed: OSError: no sensor (line 5 of ")
 
 
+@pytest.mark.slow
 def test_what_nohup_ignores_stays_ignored():
     code = "signal.signal(signal.SIGINT, signal.SIG_IGN)\n" + GUARD + """
 print("waiting", flush=True)

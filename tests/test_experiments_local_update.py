@@ -457,6 +457,7 @@ def test_criteria_of_runs_that_diverged_do_not_agree():
             experiment.draw(Figure(), nothing)
 
 
+@pytest.mark.slow
 def test_tables_and_figures():
     for name, scale, stand_in, plan in plans():
         if scale == "paper" and stand_in:
@@ -552,6 +553,7 @@ def test_traces_keep_spreads_of_norms_and_extremes_of_tests():
     assert (old.deviations, old.extremes) == ({}, {})
 
 
+@pytest.mark.slow
 def test_local_update_decay_that_never_decays_is_local_update():
     """So constant rates report `full_loss`, gamma = 0 among them."""
     task = fedax.load_task("quadratics")

@@ -180,6 +180,7 @@ def test_a_recipe_says_what_was_asked_for():
     assert inner.arguments["batch_size"] == 5
 
 
+@pytest.mark.slow
 def test_a_user_s_factory(compiled):
     @factory
     def fedavg_twice(model, rate=0.1, name="plain"):

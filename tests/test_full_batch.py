@@ -84,6 +84,7 @@ def test_steps_of_an_epoch_do_not_overflow(n):
         assert steps == -(-n // batch_size)
 
 
+@pytest.mark.slow
 def test_epochs_without_end_do_not_wrap_around_to_none():
     """10**9 epochs of 7 steps are more than an int32 of steps; the other limit still holds."""
     done, also = (

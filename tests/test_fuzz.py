@@ -16,6 +16,7 @@ from fedax.theory.files import read_population
 BIG = "1" + "0" * 400
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "count"), {
     "settings": 30, "files": 40, "data_sets": 60, "theory": 30,
 }.items())

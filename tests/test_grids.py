@@ -244,6 +244,7 @@ def test_a_rule_that_cannot_be_followed_is_refused_before_training(rule, setting
                     num_rounds=2, choose=rule, **settings)
 
 
+@pytest.mark.slow
 def test_a_sweep_chooses_anew(tmp_path, capsys):
     out = str(tmp_path / "sweep")
     words = "quadratics fedavg --grid client_learning_rate=0.01,1 --rounds 2 --cohort-size 2 --out"

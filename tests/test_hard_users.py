@@ -145,6 +145,7 @@ def test_control_variates_sum_to_the_servers() -> None:
     assert (abs(every).max(1) > 0).all()  # 30 rounds of 2 reached all 6
 
 
+@pytest.mark.slow
 def test_scaffold_over_342477_clients() -> None:
     population, cohort_size, num_rounds, rate = 342_477, 50, 4, 0.1
     sizes = 1 + np.arange(population) % 3
@@ -264,6 +265,7 @@ def every_algorithm(model: Model) -> dict[str, FederatedAlgorithm]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["fedadam", "mime", "scaffold"])
 def test_clients_that_answer_one_at_a_time(name: str) -> None:
     model, dataset = quadratic(3), ragged(SIZES)

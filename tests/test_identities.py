@@ -45,6 +45,7 @@ def averaged_models(model, rate, weighting, **options):
     return one_exchange(client, lambda state, mean, who: state._replace(params=mean))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weighting", ["num_examples", "uniform"])
 def test_fedopt_with_sgd_of_rate_one_is_fedavg(weighting):
     task = quadratic_task()
@@ -133,6 +134,7 @@ def fedprox(model, rate, proximal_weight, batch_size, num_local_steps):
     return one_exchange(client, lambda state, mean, who: state._replace(params=mean))
 
 
+@pytest.mark.slow
 def test_fedprox_without_its_term_is_fedavg_and_with_it_is_not():
     task = quadratic_task()
     expected = run(task, fedavg(task.model, 0.1, batch_size=2, num_local_steps=5))
@@ -309,6 +311,7 @@ def test_algorithm_2_squares_the_raw_delta_and_not_the_smoothed_one(name):
     np.testing.assert_allclose(no_momentum, same, rtol=1e-12)  # alike at beta_1 = 0
 
 
+@pytest.mark.slow
 def test_bias_correction_planted_in_fedadam_is_seen():
     task = quadratic_task()
     options = {"batch_size": 2, "num_local_steps": 3}

@@ -232,6 +232,7 @@ def distance(algorithm, rounds, weights=(0.1,) * 10):
     return np.linalg.norm(np.asarray(end.params["x"]) - minimiser(weights))
 
 
+@pytest.mark.slow
 def test_fednova_removes_what_unequal_numbers_of_steps_do_to_fedavg():
     """Wang et al., Theorem 1: FedAvg rests at the minimum of other weights; here 5 times as far."""
     options = {"batch_size": 1, "num_local_epochs": 1, "order": "sequential"}

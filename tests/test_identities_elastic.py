@@ -306,6 +306,7 @@ def test_elastic_over_fedavgm_is_algorithm_1():
 # ---------------------------------------------------------------- fixed points
 
 
+@pytest.mark.slow
 def test_elastic_and_fedavg_share_their_fixed_points():
     # A of [-1, 1]: FedAvg's fixed point solves sum_i p_i (1 - (1 - gamma a_i)^K) (x - c_i) = 0,
     # coordinate by coordinate; zeta > 0 multiplies this by something positive and adds no zeros.
@@ -386,6 +387,7 @@ def test_hold_out_of_many_examples_does_not_overflow():
     np.testing.assert_array_equal(np.sort(np.concatenate(rows)), np.arange(n))
 
 
+@pytest.mark.slow
 def test_hold_out_spreads_over_classes_stored_one_after_another():
     sizes = np.array([37, 5, 80, 61, 17])
     labels = np.repeat(np.arange(5), sizes)

@@ -205,6 +205,7 @@ def test_mime_of_one_step_is_server_only_whatever_the_minibatch(base, options):
         far(run(independent(one), dataset, 5).params["x"], expected.params["x"])
 
 
+@pytest.mark.slow
 def test_holds_with_losses_that_draw_as_both_gradients_see_the_same_draws():
     def loss(params, batch, key):  # as dropout would; server-only and Mime draw c alike
         kept = jax.random.bernoulli(key, 0.5, batch["a"].shape)
@@ -222,6 +223,7 @@ def test_holds_with_losses_that_draw_as_both_gradients_see_the_same_draws():
 # -------------------------------------------------------- MimeLite and C-Mime
 
 
+@pytest.mark.slow
 def test_mimelite_sgd_is_fedavg():
     model, dataset = quadratic(3), ragged(SIZES)
     options = {"batch_size": 2, "num_local_epochs": 2}  # in shuffled order
@@ -296,6 +298,7 @@ def mimemvr_as_printed(algorithm):
     return algorithm._replace(exchanges=(first, second._replace(client=client)))
 
 
+@pytest.mark.slow
 def test_mimemvr_of_identical_clients_is_kt_steps_of_gradient_descent():
     dataset, K, T = identical_clients(), 3, 5
     weights = jnp.asarray([0.0, 0.3, 1.0])  # a
@@ -349,6 +352,7 @@ def test_the_optimum_is_a_fixed_point_of_mime_and_not_of_fedavg(base):
 # --------------------------------------------------------------------- FedJAX
 
 
+@pytest.mark.slow
 def test_fedjax_mime_with_momentum_is_the_papers_at_a_smaller_rate():
     beta, dataset = 0.9, ragged(SIZES)
     trace = optax.trace(beta)  # FedJAX: optax with a frozen state, g + beta m_o

@@ -423,6 +423,7 @@ def test_perfedavg(version):
     compare(library(task, algorithm), zip(wanted, own, strict=True))
 
 
+@pytest.mark.slow
 def test_perfedavg_has_three_minibatches():
     """D steps inside, D' gives the gradient there and D'' the Hessian; they are drawn apart."""
     task, ids = batch_probe_task()
@@ -484,6 +485,7 @@ def test_ditto():
     compare(library(task, algorithm), wanted)
 
 
+@pytest.mark.slow
 def test_apfl():
     rate_alpha, batches, weighting = 0.8, chunks, "num_examples"
     task = library_task()

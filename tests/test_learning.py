@@ -136,6 +136,7 @@ def test_a_resumed_run_does_not_say_it_again(tmp_path):
     assert said(model, out=tmp_path / "run") == []
 
 
+@pytest.mark.slow
 def test_one_line_on_the_command_line(tmp_path, capsys):
     for rate, count in (("0.1", 0), ("1e-9", 1)):
         assert run_command([

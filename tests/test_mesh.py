@@ -128,6 +128,7 @@ def test_where_no_core_can_be_asked_for_none_is_taken(monkeypatch):
     assert take_a_core() is None
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="the test above says what is so elsewhere")
 def test_each_process_has_a_core_of_its_own_until_it_ends(tmp_path):
     cores = sorted(os.sched_getaffinity(0))[:2]
@@ -174,6 +175,7 @@ print(hashlib.sha256(np.asarray(product).tobytes()).hexdigest())
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(len(getattr(os, "sched_getaffinity", lambda _: [])(0)) < 2,
                     reason="a process on one core has nothing to divide")
 def test_a_result_does_not_depend_on_how_many_cores_a_worker_may_use():

@@ -37,6 +37,7 @@ def shorter(words):
     return [*words[:rounds], str(min(int(words[rounds]), 2)), *words[rounds + 1 :]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*NAMES, "all"])
 def test_every_example_runs(name, tmp_path, capsys):
     """Of every method, and the wrappers' command on the page of all methods."""

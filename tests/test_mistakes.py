@@ -949,6 +949,7 @@ AT_THE_COMMAND_LINE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", AT_THE_COMMAND_LINE)
 def test_a_mistake_in_a_users_file_is_one_line(tmp_path, monkeypatch, capsys, kind):
     monkeypatch.chdir(tmp_path)
@@ -976,6 +977,7 @@ def test_no_folder_is_made_before_a_mistake_is_said(tmp_path, words):
     assert not (tmp_path / "folder").exists()
 
 
+@pytest.mark.slow
 def test_a_client_that_is_rejected_again_and_again_is_named(tmp_path, monkeypatch, capsys):
     """Rejected twice, then once more in a second sitting, where it is named; then no more."""
     monkeypatch.chdir(tmp_path)

@@ -175,6 +175,7 @@ SMALL = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SMALL)
 def test_values_and_gradients_equal_those_of_flax(name):
     model, shape, reference = SMALL[name]
@@ -236,6 +237,7 @@ def test_initial_layers_are_those_of_the_frameworks(shape):
     np.testing.assert_allclose(variance, limit**2 / 3, rtol=0.05)  # over 7,200 numbers and more
 
 
+@pytest.mark.slow
 def test_the_residual_network_is_drawn_as_the_released_code_does():
     params = jax.jit(models.resnet20().init)(jax.random.key(0))
     kernel = params["blocks"][-1]["conv_2"]  # 3 x 3 x 64 inputs

@@ -52,6 +52,7 @@ def test_tables_fit_sixty_columns(
     assert max(map(len, capsys.readouterr().out.splitlines())) <= 60
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("value", "colours"), [("1", False), (None, True)])
 def test_no_color_holds_for_help(value: str | None, colours: bool) -> None:
     environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "80"}

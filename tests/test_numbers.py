@@ -155,6 +155,7 @@ def noise_task():
     return fedax.Task(model, data)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("made", [
     fedax.fedopt, fedax.local_adaptive,
 ], ids=["fedopt", "local_adaptive"])
@@ -240,6 +241,7 @@ def test_a_loss_of_the_whole_batch_gets_the_mask(method):
     np.testing.assert_allclose(found["nce"], right, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_loss_of_the_whole_batch_without_mask_is_refused():
     model = contrastive(masked=False)
     task = fedax.Task(model, fedax.FederatedDataset.from_clients({"ada": {"x": X}}))
@@ -292,6 +294,7 @@ def test_an_example_of_weight_0_may_have_an_infinite_loss():
     assert np.isfinite(result.history["test_loss"][-1])
 
 
+@pytest.mark.slow
 def test_a_gradient_that_is_not_finite_is_told_from_a_rate_that_is_too_high():
     data = fedax.FederatedDataset.from_clients({"ada": {"x": np.ones((3, 2), np.float32)}})
     model = fedax.Model(
@@ -310,6 +313,7 @@ def test_a_gradient_that_is_not_finite_is_told_from_a_rate_that_is_too_high():
 SCALARS = [np.int64, np.uint8, np.array, jnp.asarray]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scalar", SCALARS, ids=lambda kind: kind.__name__)
 def test_whole_numbers_of_numpy_are_taken(scalar, tmp_path):
     data, model = clients_with_outlier(1), linear()

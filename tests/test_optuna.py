@@ -109,6 +109,7 @@ def rates(study, *states):
     return [t.params["client_learning_rate"] for t in study.get_trials(states=states or None)]
 
 
+@pytest.mark.slow
 def test_the_best_of_30_trials_is_near_the_known_optimum(tmp_path):
     matrices, centres = np.full((1, 1, 1), CURVATURE), np.zeros((1, 1))
     data = fedax.FederatedDataset.from_clients([{"A": matrices, "c": centres}])
@@ -146,6 +147,7 @@ def test_the_best_of_30_trials_is_near_the_known_optimum(tmp_path):
     assert with_reloading.best_value == study.best_value
 
 
+@pytest.mark.slow
 @pytest.mark.internals
 def test_the_databases_of_a_study_are_closed_with_it(tmp_path):
     study = opened(tmp_path)
@@ -176,6 +178,7 @@ def test_qmc_spreads_its_trials_evenly(tmp_path):
     assert sorted(np.floor(at * 16).astype(int)) == list(range(16))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
 def test_cmaes_comes_to_the_optimum_of_two_rates(tmp_path):
     """The loss is 1 + (log10 of each rate + 1)^2, so that both are best at 0.1."""
@@ -393,6 +396,7 @@ def test_a_folder_of_any_name_has_its_own_study(tmp_path, name):
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.internals
 @pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
 @pytest.mark.filterwarnings("ignore:Heartbeat of storage")  # filters are no thread's own
@@ -501,6 +505,7 @@ def test_trials_of_a_worker_that_is_gone_are_done_by_another(tmp_path):
     assert {trial.user_attrs["worker"] for trial in done} == {"other"}
 
 
+@pytest.mark.slow
 @pytest.mark.internals
 def test_no_connection_is_left_open(tmp_path, monkeypatch):
     """Neither of a storage that cannot be opened, nor of the one that says what Optuna defines."""
@@ -528,6 +533,7 @@ def test_no_connection_is_left_open(tmp_path, monkeypatch):
             connection.execute("SELECT 1")
 
 
+@pytest.mark.slow
 @pytest.mark.internals
 @pytest.mark.parametrize("name", ["median", "hyperband", "halving"])
 def test_pruning_gives_bad_settings_up(tmp_path, name):
@@ -594,6 +600,7 @@ ASKED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.internals
 def test_a_search_trains_what_single_runs_train_and_goes_on(tmp_path, monkeypatch, capsys):
     keep = trials.keep_trials
@@ -633,6 +640,7 @@ def test_a_search_trains_what_single_runs_train_and_goes_on(tmp_path, monkeypatc
         fedax.search(TASK, fedax.fedavgm, out=tmp_path, **ASKED | {"num_rounds": 7})
 
 
+@pytest.mark.slow
 @pytest.mark.internals
 def test_ctrl_c_stops_a_search_after_the_round_and_it_goes_on(tmp_path, monkeypatch):
     space = {"client_learning_rate": "loguniform(0.003, 0.3)"}
@@ -660,6 +668,7 @@ def test_ctrl_c_stops_a_search_after_the_round_and_it_goes_on(tmp_path, monkeypa
     assert over[:4] == left
 
 
+@pytest.mark.slow
 def test_the_command_line_searches_goes_on_and_keeps_what_a_sweep_keeps(
     tmp_path, monkeypatch, capsys
 ):
@@ -792,6 +801,7 @@ def test_names_and_storages_that_are_none_are_sentences(tmp_path, monkeypatch):
         assert "secret" not in str(told.value)
 
 
+@pytest.mark.slow
 def test_a_finite_loss_far_above_the_untrained_one_has_diverged(tmp_path):
     """A loss that grows a thousandfold and stays finite, as rates a little too high give it."""
     task = fedax.load_task("digits")

@@ -34,6 +34,7 @@ def test_train_begins_again(task: fedax.Task, tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_run_that_diverged_begins_again(task: fedax.Task, tmp_path: Path) -> None:
     with pytest.raises(fedax.DivergedError):
         train(task, tmp_path, 1e200)
@@ -107,6 +108,7 @@ def test_it_needs_a_folder(task: fedax.Task) -> None:
         train(task, None, 0.1, overwrite="yes")
 
 
+@pytest.mark.slow
 def test_sweeps_and_searches_begin_again(task: fedax.Task, tmp_path: Path) -> None:
     options = {"num_rounds": 2, "out": tmp_path, "progress": False}
     for rates in ([0.1, 0.2], [0.3, 0.4]):
@@ -122,6 +124,7 @@ def test_sweeps_and_searches_begin_again(task: fedax.Task, tmp_path: Path) -> No
     train(task, tmp_path, 0.1, overwrite=True)
 
 
+@pytest.mark.slow
 def test_of_the_command_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -226,6 +226,7 @@ def assert_same_run(folder, expected):
     assert rows[0] == rows[1]
 
 
+@pytest.mark.slow
 def test_a_users_task_and_method_run_as_fedaxs_own_do(project, capsys):
     fed("run", "my_tasks.py:reviews", "my_methods.py:fedmine", *SHORT, "rate=0.2", "spread=2.0",
         "num_local_steps=3")
@@ -431,6 +432,7 @@ def test_a_mistake_is_one_sentence(project, capsys, case):
     assert not (project / "r").exists()
 
 
+@pytest.mark.slow
 def test_debug_shows_the_traceback_of_a_users_function():
     with pytest.raises(ConfigError) as raised:
         run_command(["run", "my_tasks.py:small", "my_methods.py:fails", "--cohort-size", "2",

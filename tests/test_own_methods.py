@@ -139,6 +139,7 @@ def test_feddyn_is_the_papers_algorithm_1(methods):
     )
 
 
+@pytest.mark.slow
 @both
 def test_feddyn_finds_the_minimiser_where_fedavg_does_not(methods):
     task = quadratic_task()

@@ -106,6 +106,7 @@ BASES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BASES)
 def test_each_client_is_a_federation_of_its_own_on_personal_arrays(name):
     """Without products of u and v, u is the base method's, and v_i is that of client i alone."""
@@ -410,6 +411,7 @@ def test_ditto_is_li_et_als_algorithm_1():
     close(models_of(algorithm, result), own)
 
 
+@pytest.mark.slow
 def test_dittos_server_model_is_fedavgs():
     options = {"batch_size": 2, "num_local_epochs": 2}
     ditto = trained(fedax.ditto(MODEL, 0.3, attraction=0.7, **options))

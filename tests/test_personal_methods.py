@@ -217,6 +217,7 @@ def test_ifcas_clusters_begin_apart():
     assert max(np.abs(one - START).max() for one in same[1:]) < 0.05
 
 
+@pytest.mark.slow
 def test_ifca_finds_two_groups_of_clients():
     """Clients around c and around -c; with one model for all, the loss stays high."""
     rng = np.random.default_rng(0)
@@ -291,12 +292,14 @@ def test_perfedavg_is_fallah_et_als_algorithm_1(version, options):
     np.testing.assert_allclose(models_of(algorithm, result), own, rtol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", ["FO", "HF"])
 def test_perfedavg_with_inner_rate_0_is_fedavg_to_the_bit(version):
     one = fedax.perfedavg(MODEL, 0.1, 0.7, 0.0, version=version, **RANDOM)
     assert identical(trained(one).params, trained(fedax.fedavg(MODEL, 0.1, 0.7, **RANDOM)).params)
 
 
+@pytest.mark.slow
 def test_perfedavgs_minibatches_are_drawn_independently():
     """One step on one example each: D' is FedAvg's, D and D'' any of the client's."""
     client, alpha, beta = 1, 0.3, 0.2
@@ -347,6 +350,7 @@ def test_a_run_continues_to_the_bit_and_reports_the_own_models(name):
     assert "test_own_mean_distance" in whole[-1].metrics
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["pfedme", "ifca", "perfedavg"])
 def test_the_last_arrays_may_be_personal(name):
     """`personal` finds the parameters wherever the method keeps or sends them."""
@@ -367,6 +371,7 @@ def test_the_last_arrays_may_be_personal(name):
     assert np.isfinite(result.history.rounds[-1]["test_own_accuracy"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "wrapper"), [
     pair for pair in itertools.product(ALL, ["top_k", "decay", "elastic"])
     if pair[0] != "ifca"  # which is refused
@@ -395,6 +400,7 @@ def test_wrappers_that_know_one_model_only_refuse_ifca(wrap, said):
         trained(wrap())
 
 
+@pytest.mark.slow
 def test_a_codec_leaves_the_clusters_alone():
     """A coarse code of s_ij would change the clusters' means; their changes it may code."""
     algorithm = fedax.compressed(ALL["ifca"](), fedax.codecs.qsgd(1))

@@ -288,6 +288,7 @@ def test_hyperparameters_may_be_traced_in_a_grid():
     assert len(set(together.num_units[:, 0].tolist())) > 1
 
 
+@pytest.mark.slow
 @pytest.mark.internals
 def test_clients_count_their_classes_and_start_from_their_own_units():
     labels = np.array([9, 9, 0, 2, 2, 2, 1, 9], np.int32)
@@ -388,6 +389,7 @@ def test_matching_beats_plain_averaging_and_rounds_improve_it():
     assert float(jnp.abs(first["w"][:, :used]).max(0).min()) > 0
 
 
+@pytest.mark.slow
 @pytest.mark.internals
 def test_a_round_without_training_changes_nothing():
     task = disjoint_task()
@@ -397,6 +399,7 @@ def test_a_round_without_training_changes_nothing():
     np.testing.assert_allclose(history["test_loss"][1:], history["test_loss"][0], rtol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.internals
 def test_a_client_with_nan_is_left_out_and_counted():
     x, y = draw_examples(90, 1)
@@ -456,6 +459,7 @@ def test_other_parameters_are_refused(params):
 # The models
 
 
+@pytest.mark.slow
 @pytest.mark.internals
 def test_zero_units_get_no_gradient():
     network = jax.tree.map(jnp.asarray, draw_network((5, 6, 3)))

@@ -716,6 +716,7 @@ def blocks(language):
     return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
 
 
+@pytest.mark.slow
 def test_the_pages_code_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     session = {}

@@ -72,6 +72,7 @@ def run(algorithm, num_rounds=3, **options):
     return fedax.train(TASK, algorithm, num_rounds=num_rounds, progress=False, **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ALLOWED)
 def test_without_clipping_and_noise_it_is_the_method_with_equal_weights(name):
     plain = run(uniform(name))
@@ -190,6 +191,7 @@ def test_the_noise_has_the_deviation_that_it_says_and_is_new_in_each_round():
         assert abs(found.mean()) < 5 * math.sqrt(expected / size)
 
 
+@pytest.mark.slow
 def test_correlated_noise_has_the_covariance_of_its_matrix():
     size, clients, bands, rounds = 50_000, 4, 3, 6
     found = noises(rounds, size, 1, clients, clip=1.0, noise_multiplier=1.0, bands=bands,
@@ -560,6 +562,7 @@ def test_nothing_is_told_of_the_clients():
     assert all(name == "round" or "seconds" in name for name in told), told
 
 
+@pytest.mark.slow
 def test_the_command_line_says_what_is_guaranteed(tmp_path, capsys):
     folder = tmp_path / "run"
     words = ["run", "digits", "private+fedavg", "--rounds", "4", "--cohort-size", "4", "--out",

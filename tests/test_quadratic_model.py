@@ -341,6 +341,7 @@ def test_weights_are_examples_or_tokens_and_few_examples_are_spread_evenly():
         quadratic_model(model, params, sick, KEY)
 
 
+@pytest.mark.slow
 def test_the_gap_of_logistic_regression():
     """Not quadratic: what FedAvg's own last point says of the gap, against training to the end."""
     rng = np.random.default_rng(7)
@@ -414,6 +415,7 @@ def quadratic_runs(monkeypatch, tmp_path):
     return started
 
 
+@pytest.mark.slow
 def test_advice_is_of_the_newest_checkpoint_and_its_round(quadratic_runs):
     folder = quadratic_runs(
         client_learning_rate="exponential_decay(0.4, 0.5)", batch_size=2, num_local_epochs=3

@@ -438,6 +438,7 @@ def test_malformed_arrays(tmp_path):
         assert "'x' says that it is uint8" in refused(lambda: readers.read_numpy(path), tmp_path)
 
 
+@pytest.mark.slow
 def test_a_file_is_converted_in_less_memory_than_it_has_bytes(tmp_path):
     """150 MB of scattered rows. Only what is asked for is counted: what the system lays aside for
     threads differs from machine to machine.

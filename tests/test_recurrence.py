@@ -80,6 +80,7 @@ def assert_close(actual: PyTree, expected: PyTree, tolerance: float) -> None:
 
 
 # Float32 has 6e-8 of rounding per operation and T H = 42 terms in each sum; bfloat16 2^16 times it.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("dtype", "tolerance"), [("float64", 1e-12), ("float32", 5e-6), ("bfloat16", 5e-6 * 2**16)]
 )

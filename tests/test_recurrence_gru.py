@@ -147,6 +147,7 @@ def test_vmap_over_clients(shared_parameters):
     assert_close(actual, jax.tree.map(lambda *leaves: jnp.stack(leaves), *expected))
 
 
+@pytest.mark.slow
 def test_derivatives_of_second_order():
     inputs, parameters, cotangent = draw()
     arguments = (inputs, parameters)

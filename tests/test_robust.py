@@ -388,6 +388,7 @@ def test_what_a_server_reports_is_of_the_robust_mean():
     assert np.isfinite(run(algorithm, 2).history["server_step"]).all()
 
 
+@pytest.mark.slow
 def test_what_cannot_be_is_refused_with_a_sentence():
     plain, rule = fedax.fedavg(MODEL, **LOCAL), robust_means.krum()
     clipping = robust_means.centred_clipping()
@@ -444,6 +445,7 @@ def test_arguments_out_of_range(name, word, values):
             robust_means.ROBUST_MEANS[name](**{word: value})
 
 
+@pytest.mark.slow
 def test_shares_of_a_sweep_are_one_program():
     def build(share):
         return fedax.robust(fedax.fedavg(MODEL, **LOCAL), robust_means.trimmed_mean(share))

@@ -154,6 +154,7 @@ def test_the_cost_of_a_cohort_does_not_grow_with_the_population(way):
     assert seconds[342_477] < 3 * seconds[1_000]
 
 
+@pytest.mark.slow
 def test_nor_does_the_cost_of_a_round():
     runs = []
     for num_clients in (1_000, 342_477):
@@ -288,6 +289,7 @@ def test_scaffolds_c_is_the_mean_of_all_c_i_however_cohorts_are_drawn(option, op
         np.testing.assert_allclose(state.server_state.params["x"], np.linalg.solve(A, b), atol=1e-6)
 
 
+@pytest.mark.slow
 def test_by_weight_with_uniform_weights_is_unbiased():
     """Its expectation over all ordered draws is the full round weighted by examples, exactly."""
     sizes = np.array([3, 7, 1])
@@ -311,6 +313,7 @@ EXACT = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EXACT)
 def test_the_round_of_the_others(name):
     """Clients that drop out at once, or empty places, leave no trace in what the others do."""
@@ -387,6 +390,7 @@ def test_a_client_that_drops_out_keeps_its_state():
     assert 0 < after[0] < 1
 
 
+@pytest.mark.slow
 def test_dropouts_have_their_probability_and_are_reported_by_name():
     task = quadratic_task()
     names = np.array([f"client {i}" for i in range(10)])
@@ -552,6 +556,7 @@ def test_full_participation_asks_everyone_and_uniform_is_sample_cohort():
     assert report.metrics["num_reports"] == 10
 
 
+@pytest.mark.slow
 def test_local_steps_are_counted_exactly():
     """E ceil(n_i / B) each; their sum is whole even where a float32 mean is not."""
     task = quadratic_task()
@@ -599,6 +604,7 @@ def timeless(folder):
     return [{k: v for k, v in m.items() if "seconds" not in k} for m in read_metrics(folder)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["scaffold", "mime"])
 def test_a_run_of_mostly_empty_rounds(registry, tmp_path, capsys, algorithm):
     folder = run_line(
@@ -620,6 +626,7 @@ def test_a_run_of_mostly_empty_rounds(registry, tmp_path, capsys, algorithm):
     assert "NaN" not in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("algorithm", "settings"),
     [

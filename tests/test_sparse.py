@@ -113,6 +113,7 @@ def test_the_ways_of_both_platforms_are_equal(num_entries):
         assert_close(add(columns, values, rows, matrix), matrix + x.T @ rows)
 
 
+@pytest.mark.slow
 @pytest.mark.internals
 @pytest.mark.parametrize(
     "axes", [(0, 0, 0), (1, None, None), (None, None, 0)]
@@ -200,6 +201,7 @@ METHODS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [
     pytest.param(name, marks=pytest.mark.internals if name in ("fedavg", "maml") else ())
     for name in METHODS
@@ -410,6 +412,7 @@ def test_sparse_matrices_become_bags():
         bags_of_words(np.eye(3))
 
 
+@pytest.mark.slow
 @pytest.mark.internals
 def test_rounds_of_a_sparse_model_compile_for_it(monkeypatch):
     """The loops of its products, and of no other model, are written XLA's newer way."""

@@ -105,6 +105,7 @@ def test_a_shuffle_depends_on_the_client_only(size):
         assert order[:size].tolist() == expected
 
 
+@pytest.mark.slow
 @pytest.mark.internals
 def test_batched_shuffles_take_the_longest_lane():
     keys, sizes = jax.random.split(jax.random.key(0), 3), jnp.array([3, 200, 64], jnp.int32)

@@ -170,6 +170,7 @@ def test_where_names_several_groups_in_text():
     assert identical(found[0], found[2])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BASES)
 def test_fedbn_keeps_each_clients_statistics(name):
     base = BASES[name](BY_HAND)
@@ -198,6 +199,7 @@ def test_statistics_are_recomputed_before_evaluation():
     assert "test_own_accuracy" in result.history.rounds[-1]
 
 
+@pytest.mark.slow
 def test_own_models_of_the_method_get_statistics():
     algorithm = with_statistics(fedax.ditto(BY_HAND, 0.3, **OPTIONS))
     result = trained(algorithm)

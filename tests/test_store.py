@@ -302,6 +302,7 @@ def test_what_cannot_be_gone_on_with_is_begun_anew(change, tmp_path, monkeypatch
         assert path.read_bytes() == (tmp_path / "s" / path.name).read_bytes(), path.name
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="signals are POSIX")
 def test_a_killed_process_is_gone_on_with(tmp_path):
     """Of the same folder, by the name of the same source, to the same bytes."""

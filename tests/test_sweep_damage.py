@@ -89,6 +89,7 @@ def test_halving_goes_on_with_the_units_that_it_began_with(task, tmp_path, monke
     np.testing.assert_allclose(losses(again), losses(halved(task)), rtol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("grid", "seeds", "values"), [
     ({"client_learning_rate": [np.float32(0.25), np.float32(0.5)]}, np.arange(2), [0.25, 0.5]),
     ({"client_learning_rate": [fedax.schedules.exponential_decay(0.5, 0.9), 0.25]}, np.int64(2),

@@ -325,6 +325,7 @@ def test_extending_adds_what_the_edge_asks_for(tmp_path, capsys):
                         "--out", str(tmp_path / "run")]) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("out", [False, True])
 def test_halving_gives_up_the_worse_and_the_others_are_as_if_nothing_had_been(task, tmp_path, out):
     """SCAFFOLD's clients keep states, which go along when settings are regrouped."""

@@ -149,6 +149,7 @@ def test_a_whole_grid_compiles_once(task, compiled):
     assert result.record.metrics["train_loss"].shape == (16, 3)
 
 
+@pytest.mark.slow
 def test_all_units_of_a_seed_begin_with_the_same_draw(task):
     """Drawing an LSTM's orthogonal matrices takes as long as some of its rounds."""
     keys: list[list[int]] = []

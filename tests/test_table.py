@@ -196,6 +196,7 @@ def test_what_the_last_evaluation_of_a_sweep_lacks_is_undefined():
     assert [cell.said or cell.mean for cell in table.columns[0].cells] == [0.8, "undefined"]
 
 
+@pytest.mark.slow
 def test_what_stopped_early_was_tested_after_its_last_round(tmp_path):
     """With validation data no round of its history has a test metric."""
     task = fedax.load_task("digits").with_validation(0.2)

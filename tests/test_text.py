@@ -114,6 +114,7 @@ def test_ids_beyond_the_vocabulary_are_told_before_the_first_round():
         fedax.train(fedax.Task(model, data), fedax.fedavg(model), num_rounds=1, cohort_size=1)
 
 
+@pytest.mark.slow
 def test_it_is_the_character_model_s_loss():
     """Same rows, same logits: the same losses, weights and accuracy, to the bit."""
     lstm = fedax.models.character_lstm(4, 1, vocabulary_size=7)

@@ -186,6 +186,7 @@ def test_mime_on_cohorts_has_a_mean_of_its_own():
     assert np.abs((paths.mean(0) - lite) / errors).max() < 4.5
 
 
+@pytest.mark.slow
 def test_the_task_runs_by_name(tmp_path, capsys):
     from fedax.cli.main import run_command
 

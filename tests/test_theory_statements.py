@@ -1239,6 +1239,7 @@ def test_the_engine_takes_the_schedules():
     np.testing.assert_allclose(distances(np.full(T, gamma), Ks, etas), exact[1:], rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_the_page_of_errata_runs():
     page = Path(__file__).parent.parent / "docs" / "notebook" / "errata.md"
     text = page.read_text("utf-8")

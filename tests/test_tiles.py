@@ -190,6 +190,7 @@ def test_the_first_of_equals():
     np.testing.assert_array_equal(largest([first, second]), [1, np.nan])
 
 
+@pytest.mark.slow
 @pytest.mark.internals
 def test_the_cnn_computes_the_same_with_every_implementation():
     """Its loss and gradients in training, with dropout of the same key."""

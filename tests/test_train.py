@@ -265,6 +265,7 @@ def test_a_setting_that_only_a_closure_holds_is_noticed_too(tmp_path):
     assert len(train(out, 3, algorithm=own_method(0.1)).history) == 3
 
 
+@pytest.mark.slow
 def test_changed_code_is_said_and_training_goes_on(tmp_path):
     def scaled(factor):
         exec_globals = {}

@@ -59,6 +59,7 @@ READERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", READERS)
 def test_a_forged_configuration_runs_nothing(how, project, capsys):
     """One names `os.system` as its task, called with the forger's words; the digest is right."""
@@ -92,6 +93,7 @@ def test_what_was_written_here_goes_on_and_what_came_from_elsewhere_asks(project
     assert run_command(["run", "--resume", "r", "--rounds", "4"]) == 0  # signed anew
 
 
+@pytest.mark.slow
 def test_a_changed_setting_of_a_users_code_is_noticed(project, capsys):
     """The code is the user's own, but what it is called with is not."""
     run_mine()

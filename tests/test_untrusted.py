@@ -126,6 +126,7 @@ class Evil:
         return open, ("OWNED", "w")
 
 
+@pytest.mark.slow
 def test_a_study_s_pickles_are_not_read(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     ranges = [f"{RATE}=loguniform(0.01,0.3)", "server_learning_rate=loguniform(0.1,2)"]
@@ -340,6 +341,7 @@ def test_columns_that_do_not_belong_together_are_a_sentence(sweep, capsys, chang
         assert str(sweep) in refused(capsys, *words)
 
 
+@pytest.mark.slow
 def test_one_long_run_does_not_make_the_others_long(sweep):
     from fedax.tuning.keeping import write_columns
 

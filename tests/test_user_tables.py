@@ -391,6 +391,7 @@ def test_a_file_is_a_task_at_the_command_line(table_file, tmp_path, monkeypatch,
         _ = fedax.load_run("../run").table
 
 
+@pytest.mark.slow
 def test_a_regression_a_second_file_and_a_network(table_file, capsys):
     stays(60, seed=5).to_csv("second.csv", index=False)
     stays(gaps=False).to_csv("stays.csv", index=False)

@@ -457,6 +457,7 @@ def test_a_sweep_of_the_command_line_chooses_by_validation(tmp_path, monkeypatch
     assert run_command(["sweep", "--resume", "s", "--choose", "train_loss"]) == 0
 
 
+@pytest.mark.slow
 def test_a_metric_that_is_not_measured_is_said_on_the_command_line(capsys, tmp_path):
     assert run_command([
         "run", "digits", "fedavg", "--rounds", "1", "--out", str(tmp_path / "a"), "--set",

@@ -92,6 +92,7 @@ def test_the_rates_fall_with_parameters_of_low_precision():
         np.testing.assert_allclose(found, [1e-6, 1e-6, 1e-7, 1e-8, 1e-9, 1e-10], rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_decay_of_one_rate_alone():
     task = quadratic_task()
     options = {"window": 1, "patience": 1, "cooldown": 0, "threshold": 100.0}
