@@ -1,5 +1,6 @@
 """Signals end every command in time, whatever its threads do; so does the loss of a process."""
 
+import json
 import os
 import signal
 import socket
@@ -7,11 +8,13 @@ import subprocess
 import sys
 import time
 
+import jax
 import pytest
 
 from attack import processes
 from fedax.devices import ending, mesh
 from fedax.devices.processes import PlaceError, ProcessError, _require_same, connect
+from fedax.experiment.imports import in_callback
 
 # The guard in a process that imports nothing else; its main thread waits for a lock of C, where no
 # handler of Python runs.
@@ -110,14 +113,34 @@ ending.leave("Stopped after round 3.")
     assert seconds < 50
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no such shell")
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_command_without_outputs_says_nothing_and_ends_well(closed, tmp_path):
+    command = f'"{sys.executable}" -m fedax'
+    for words, status in (("run --help", 0), ("run nothing fedavg", 2)):
+        done = subprocess.run(
+            f"{command} {words} {closed}", shell=True, cwd=tmp_path, capture_output=True,
+            text=True, check=False,
+        )
+        assert done.returncode == status, done.stderr
+        if status == 2 and closed == ">&-":
+            assert done.stderr.startswith("fedax: ")
+        else:
+            assert done.stderr == ""
+        if status == 2:
+            assert done.stdout == ""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="ctypes has no such lock there")
 def test_a_second_signal_ends_a_run_whose_outputs_are_closed(tmp_path):
     code = f"""
-from fedax.devices import ending, terminal
+from fedax.devices import ending
 import ctypes, os, signal, sys
 os.close(0), os.close(1), os.close(2)
 sys.stdin = sys.stdout = sys.stderr = None
 signal.signal(signal.SIGINT, signal.default_int_handler)
-terminal.open_what_is_closed()
+ending.open_what_is_closed()
 ending.set_guard()
 ending.guard().request = ending.Request(lambda: "Kept.")
 file = open({str(tmp_path / "ready")!r}, "w")
@@ -161,6 +184,25 @@ def test_what_fails_in_a_callback_of_a_user_is_theirs(tmp_path):
     assert done.returncode == 1
     line = done.stderr.splitlines()[-1]  # after JAX's own account
     assert line.startswith("fedax: Your code failed: OSError: no sensor (line 5 of ")
+
+
+@pytest.mark.quick
+def test_whose_a_failed_callback_is():
+    def failed(*frames, words="ValueError: first\nsecond"):
+        lines = "".join(f'  File "{file}", line {n}, in f\n    f()\n' for n, file in
+                        enumerate(frames, 1))
+        return in_callback(RuntimeError(
+            "INTERNAL: CpuCallback error calling callback: Traceback (most recent call last):\n"
+            f"{lines}{words}"
+        ))
+
+    installed = jax.__file__
+    assert failed(installed, "/u/own.py", json.__file__) == (
+        "ValueError: first (line 2 of /u/own.py)."
+    )
+    assert failed(installed, words="ValueError: it is.") == "ValueError: it is."
+    assert failed("/u/own.py", ending.__file__) is None  # a bug of ours
+    assert in_callback(ValueError("another")) is None
 
 
 @pytest.mark.slow

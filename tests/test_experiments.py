@@ -678,6 +678,14 @@ def test_jobs_that_were_not_tried_are_counted_and_what_show_raises_is_raised(tmp
     )
     assert [trained.job for trained in shown] == jobs[:1]
 
+    def broken(self, job):
+        raise OSError(22, "Invalid argument")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_Standing, "ask", broken)
+        with pytest.raises(RunError, match=f"{len(jobs) - 1} jobs not tried"):
+            train_all(jobs, tmp_path, 1, shown.append)
+
     def gone(trained):
         raise BrokenPipeError
 

@@ -6,6 +6,7 @@ import math
 import os
 import re
 import shlex
+import subprocess
 import sys
 import threading
 import time
@@ -526,6 +527,18 @@ def test_a_result_goes_into_a_pipe_and_where_a_link_leads(tmp_path, capsys, monk
     (tmp_path / "a" / "report.html").unlink(missing_ok=True)
     (tmp_path / "a" / "report.html").symlink_to(tmp_path / "elsewhere.html")
     assert run_command(["report", "a"]) == 0
+    assert Path("elsewhere.html").read_text() == "old"
+    program = (
+        "from pathlib import Path; from fedax.files.regular import write_as_named\n"
+        "print('before', flush=True); write_as_named(Path('/dev/stdout'), b'page\\n')\n"
+        "print('after')"
+    )
+    with Path("log").open("w") as log:
+        subprocess.run([sys.executable, "-c", program], stdout=log, check=True)
+    assert Path("log").read_text() == "before\npage\nafter\n"
+    Path("fedax-reproductions").mkdir()
+    Path("fedax-reproductions/charles2020-section-4.png").symlink_to("../elsewhere.html")
+    assert run_command(["reproduce", "charles2020-section-4"]) == 0
     assert Path("elsewhere.html").read_text() == "old"
     Path("loop").symlink_to("loop")
     capsys.readouterr()

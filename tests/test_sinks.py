@@ -172,8 +172,11 @@ def test_mlflow_has_a_name_of_its_own_for_each_metric_and_setting(tmp_path):
         assert [one.step for one in client.get_metric_history(run_id, key)] == [1, 2]
 
 
-def test_a_store_of_mlflow_that_was_left_half_made_is_made_again(tmp_path):
+def test_a_store_of_mlflow_that_was_left_half_made_is_made_again(tmp_path, monkeypatch):
     from mlflow import MlflowClient
+
+    def full(*arguments, **options):
+        raise OSError(errno.ENOSPC, "No space left on device")
 
     file = tmp_path / "logs" / "mlflow" / "mlflow.db"
     file.parent.mkdir(parents=True)
@@ -185,6 +188,13 @@ def test_a_store_of_mlflow_that_was_left_half_made_is_made_again(tmp_path):
             opened.log({"round": 1, "train_loss": 0.5})
         run_id = (file.parent / "run-id").read_text().strip()
         assert MlflowClient(f"sqlite:///{file}").get_run(run_id).data.metrics["train_loss"] == 0.5
+    with monkeypatch.context() as patch:
+        patch.setattr(MlflowClient, "create_run", full)
+        told = pytest.warns(RuntimeWarning, match="No space left")
+        with told, open_sink("mlflow", tmp_path / "other", {}) as opened:
+            opened.log({"round": 1, "train_loss": 0.5})
+    with open_sink("mlflow", tmp_path / "other", {}) as opened:  # MLflow knows this store already
+        opened.log({"round": 1, "train_loss": 0.5})
     with contextlib.closing(sqlite3.connect(file)) as store:
         assert store.execute("SELECT count(*) FROM runs").fetchone() == (2,)
 

@@ -18,7 +18,7 @@ import pytest
 import fedax
 from fedax.clients import gradients, local_steps, shuffles
 from fedax.clients import narrow as narrow_module
-from fedax.devices import compiling
+from fedax.devices import compiling, memory
 from fedax.devices.mesh import _halves, _joined, cores_as_devices, deal
 from fedax.experiment import run
 from fedax.experiment.config import resolve
@@ -384,3 +384,19 @@ def test_a_first_run_compiles_a_trial_of_the_options_the_keys_and_the_rounds():
     all_known = len(compiling._known()) == 2
     trials = 1 if all_known else 3  # of both options, and then of each
     assert said.split() == ["jit__lambda"] * trials + ["jit_fold_in", "jit_run_rounds"]
+
+
+@pytest.mark.quick
+@pytest.mark.internals
+def test_what_the_compiler_leaves_is_given_back_before_the_program_runs(monkeypatch):
+    trimmed, seen = [], []
+    monkeypatch.setattr(memory, "_trim", lambda: trimmed.append)
+    monkeypatch.setattr(memory, "_LONG", 0.0)
+    jax.jit(lambda x: jax.pure_callback(
+        lambda y: (seen.append(len(trimmed)), y)[1], jax.ShapeDtypeStruct((), np.float32), x
+    ))(np.float32(3)).block_until_ready()
+    assert seen[0] >= 1  # once it was compiled, and before it ran
+    monkeypatch.setattr(memory, "_LONG", 1e9)
+    before = len(trimmed)
+    jax.jit(lambda x: x + 7)(np.float32(3)).block_until_ready()
+    assert len(trimmed) == before

@@ -180,7 +180,7 @@ def test_called_again_a_finished_run_is_its_result(finished, monkeypatch):
     assert before == {p: p.stat().st_mtime_ns for p in out.rglob("*") if p.name != ".lock"}
 
 
-def test_a_page_that_was_not_written_at_the_end_is_written_by_the_next_call(finished, tmp_path):
+def test_a_page_that_was_not_written_is_written_by_the_next_call(finished, tmp_path, monkeypatch):
     out = copied(finished, tmp_path)
     page = (out / "report.html").read_text("utf-8")
     (out / "report.html").unlink()
@@ -190,6 +190,14 @@ def test_a_page_that_was_not_written_at_the_end_is_written_by_the_next_call(fini
     os.utime(out / "report.html", (1, 1))
     train(out, keep_best="test_distance")
     assert "shorter" not in (out / "report.html").read_text("utf-8")[:20]
+    (out / "report.html").unlink()
+
+    def full(folder):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(sitting, "_write_page", full)
+    with pytest.warns(RuntimeWarning, match="Cannot write .*report.html: No space left"):
+        assert_same_result(train(out, keep_best="test_distance"), finished[1])
 
 
 def test_more_rounds_go_on(finished, tmp_path):

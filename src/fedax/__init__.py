@@ -12,6 +12,7 @@ Example:
 from fedax.devices import ending
 
 if ending.is_command_line():  # what follows takes seconds to import
+    ending.open_what_is_closed()
     ending.set_guard()
 
 from fedax import attacks, codecs, optimizers, pictures, privacy, robust_means, theory

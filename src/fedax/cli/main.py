@@ -66,7 +66,7 @@ FORBIDDEN = {
 
 def main() -> NoReturn:
     """Runs the command line and exits."""
-    terminal.open_what_is_closed()
+    ending.open_what_is_closed()
     ending.set_guard()
     try:
         status = run_command(sys.argv[1:])

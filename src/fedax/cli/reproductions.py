@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
@@ -81,7 +82,7 @@ def _compute(name: str, command: Reproduce) -> None:
         found = known.compute()
     _print(f"{known.description} ({known.source})", found.tables, command)
     if command.out is not None or not command.json:
-        path = save_picture(found.draw, (command.out or OUT) / f"{name}.png")
+        path = save_picture(found.draw, (command.out or OUT) / f"{name}.png", named=False)
         if not command.json:
             print(f"Picture: {path}")
 
@@ -120,16 +121,8 @@ def _train(name: str, experiment: Experiment, command: Reproduce) -> None:
         read(file)  # a damaged one is named before anything is trained
 
     def show(trained: Trained) -> None:
-        part = trained.job.part
-        if command.json:
-            return
-        try:
-            print(
-                f"{trained.done} of {trained.total} jobs: {part.panel}, {part.label}, seed "
-                f"{trained.job.seed}: {trained.seconds:.0f} s", flush=True,
-            )
-        except BrokenPipeError:  # as in `fedax reproduce ... | head -1`; what is left is trained
-            terminal.nobody_reads()
+        if not command.json:
+            _tell(trained)
 
     if not command.json:
         for panel, how in missing.items():
@@ -167,13 +160,26 @@ def _train(name: str, experiment: Experiment, command: Reproduce) -> None:
         print("\n".join(saved))
 
 
+def _tell(trained: Trained) -> None:
+    part = trained.job.part
+    try:
+        print(
+            f"{trained.done} of {trained.total} jobs: {part.panel}, {part.label}, seed "
+            f"{trained.job.seed}: {trained.seconds:.0f} s", flush=True,
+        )
+    except OSError as error:  # as in `fedax reproduce ... | head -1`; the rest is trained
+        if error.errno not in (errno.EPIPE, errno.EINVAL):  # the latter on Windows
+            raise
+        terminal.nobody_reads()
+
+
 def _save(experiment: Experiment, came: Came, out: Path) -> list[str]:
     """Writes the results and the picture; sentences that say where."""
     path = write(came, out)
     saved = [f"Results: {path}"]
     if (draw := experiment.draw) is not None:
         picture = save_picture(
-            lambda figure: draw(figure, came.results), path.with_suffix(".png")
+            lambda figure: draw(figure, came.results), path.with_suffix(".png"), named=False
         )
         saved.append(f"Picture: {picture}")
     return saved

@@ -32,6 +32,19 @@ _last_acts: list[Callable[[], object]] = []
 _requests: list[Request] = []
 
 
+def open_what_is_closed() -> None:
+    """Opens nothing in place of a closed standard input, output or error (`>&-`).
+
+    Or the next file that is opened would get its number, and what is said would go there.
+    """
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free, this one
+            setattr(sys, name, os.fdopen(number, mode))
+
+
 class Request:
     """A request to stop after the round that is under way.
 
@@ -117,8 +130,8 @@ class Guard:
             except TimeoutError:
                 return None
             # What a user's own code has set a handler for meanwhile is not ours any more.
-            known = set(heard) & signal.valid_signals()
-            ours = [n for n in known if signal.getsignal(n) is _for_the_thread]
+            known = signal.valid_signals()
+            ours = [n for n in heard if n in known and signal.getsignal(n) is _for_the_thread]
             if ours:
                 return ours[-1]
         return None

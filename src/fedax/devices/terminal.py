@@ -83,19 +83,6 @@ class Escaped:
         return getattr(self.rich_proxied_file, name)
 
 
-def open_what_is_closed() -> None:
-    """Opens nothing in place of a closed standard input, output or error (`>&-`).
-
-    Or the next file that is opened would get its number, and what is said would go there.
-    """
-    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
-        try:
-            os.fstat(number)
-        except OSError:
-            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free, this one
-            setattr(sys, name, os.fdopen(number, mode))
-
-
 def nobody_reads() -> None:
     """Lets what is still written to standard output go nowhere, as its reader is gone."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -14,6 +14,7 @@ import importlib
 import importlib.util
 import re
 import sys
+import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -25,6 +26,7 @@ from fedax.mistakes.errors import said
 # What this process has imported, by folder and name, and the digests of the files at that time.
 _MODULES: dict[Path, dict[str, ModuleType]] = {}
 _DIGESTS: dict[Path, str] = {}
+_HOUSE = Path(__file__).parents[1]
 
 
 def import_file(path: Path) -> ModuleType:
@@ -193,11 +195,19 @@ def in_callback(error: BaseException) -> str | None:
     _, found, text = str(error).partition("CpuCallback error calling callback: ")
     if not found:
         return None
-    raised = [line for line in text.splitlines() if line.strip() and not line.startswith(" ")]
-    lines = re.findall(r'File "([^"\n]+)", line (\d+)', text)
-    own = [(file, line) for file, line in lines if "site-packages" not in Path(file).parts]
-    where = f" (line {own[-1][1]} of {own[-1][0]})" if own else ""
-    return f"{raised[-1].rstrip('.') if raised else 'a callback failed'}{where}."
+    lines = list(re.finditer(r'^ +File "([^"\n]+)", line (\d+).*', text, re.MULTILINE))
+    if not lines or _HOUSE in Path(lines[-1][1]).parents:
+        return None
+    raised = re.search(r"^\S.*", text[lines[-1].end() :], re.MULTILINE)
+    own = [line for line in lines if not _is_installed(Path(line[1]))]
+    where = f" (line {own[-1][2]} of {own[-1][1]})" if own else ""
+    return f"{raised[0].rstrip('.') if raised else 'a callback failed'}{where}."
+
+
+def _is_installed(file: Path) -> bool:
+    """Whether a file is of Python or of a package that is installed."""
+    places = {sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")}
+    return any(Path(place) in file.parents for place in places)
 
 
 def _where(error: BaseException) -> str:

@@ -271,11 +271,17 @@ def _finish(
 
 
 def complete(job: Job) -> None:
-    """Writes the page of a finished run that failed when only the page was left to write."""
+    """Writes the page of a finished run that failed when only the page was left to write.
+
+    The run is finished without it, so a page that cannot be written is only told of.
+    """
     page, summary = job.folder / PAGE, job.folder / "summary.json"
     if not page.exists() or page.stat().st_mtime < summary.stat().st_mtime:
-        with explained(job.folder, job.go_on):
+        try:
             _write_page(job.folder)
+        except OSError as error:
+            if job.warn is not None:
+                job.warn(f"Cannot write {page}: {error.strerror}.")
 
 
 def _write_page(folder: Path) -> None:

@@ -13,6 +13,7 @@ import os
 import re
 import secrets
 import stat
+import time
 from pathlib import Path
 
 # How the name of a file ends that is not whole yet; before it is a word of its own where others may
@@ -79,20 +80,30 @@ def whole_name(name: str) -> str:
 def write_as_named(path: Path, content: bytes) -> None:
     """Writes a file that the user named: links are followed, and others may write it, too.
 
-    A device or a pipe is written into, as a file in its place would be none.
+    What is no file is written into, such as a pipe, and so is standard output.
 
     Raises:
       OSError: it cannot be written.
     """
     try:
-        regular = stat.S_ISREG(path.stat().st_mode)
+        there = path.stat()
     except FileNotFoundError:
-        regular = True
-    if regular:
+        there = None
+    output = there and _output(there)
+    if output is None and (there is None or stat.S_ISREG(there.st_mode)):
         write_atomically(Path(os.path.realpath(path)), content, alone=False)
-    else:
-        with path.open("wb") as file:
-            file.write(content)
+        return
+    with path.open("wb") if output is None else os.fdopen(os.dup(output), "wb") as file:
+        file.write(content)
+
+
+def _output(there: os.stat_result) -> int | None:
+    """The descriptor of a file that is standard output or error (`--out /dev/stdout > file`)."""
+    for number in (1, 2):
+        with contextlib.suppress(OSError):
+            if os.path.samestat(there, os.fstat(number)):
+                return number
+    return None
 
 
 def write_atomically(path: Path, content: bytes, *, alone: bool = True) -> None:
@@ -112,11 +123,21 @@ def write_atomically(path: Path, content: bytes, *, alone: bool = True) -> None:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        partial.replace(path)
+        _rename(partial, path)
     except OSError:
         with contextlib.suppress(OSError):
             partial.unlink(missing_ok=True)
         raise
+
+
+def _rename(partial: Path, path: Path) -> None:
+    """Renames; on Windows again and again for a while, as somebody may be reading the old file."""
+    for _ in range(100 if os.name == "nt" else 0):
+        with contextlib.suppress(PermissionError):
+            partial.replace(path)
+            return
+        time.sleep(0.01)
+    partial.replace(path)
 
 
 def not_plain(folder: Path) -> str | None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedax.files.regular import write_as_named
+from fedax.files.regular import write_as_named, write_atomically
 from fedax.outside.text import Told
 
 if TYPE_CHECKING:
@@ -34,12 +34,15 @@ def require_format(path: Path) -> None:
         )
 
 
-def save_picture(draw: Callable[[Figure], None], path: Path) -> Path:
+def save_picture(
+    draw: Callable[[Figure], None], path: Path, *, named: bool = True
+) -> Path:
     """Draws on an empty figure and writes it; the folder is made.
 
     Args:
       draw: draws on the figure, whose size it may set.
       path: where; the ending says the format (.png, .svg, .pdf).
+      named: whether the user named it; no link is followed to where fedax chose the name.
 
     Raises:
       PictureError: if the file cannot be written, or the format is unknown.
@@ -52,7 +55,10 @@ def save_picture(draw: Callable[[Figure], None], path: Path) -> Path:
         file = io.BytesIO()
         figure.savefig(file, format=path.suffix.lower().removeprefix("."))
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_as_named(path, file.getvalue())
+        if named:
+            write_as_named(path, file.getvalue())
+        else:
+            write_atomically(path, file.getvalue(), alone=False)
     except (OSError, ValueError) as error:
         why = (isinstance(error, OSError) and error.strerror) or str(error)
         raise PictureError(f"Cannot write the picture {path}: {why}.") from None

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fedax.experiment.folder import RunError
-from fedax.files.regular import write_as_named
+from fedax.files.regular import write_atomically
 from fedax.reproductions.experiment import Plan
 from fedax.reproductions.jobs import Job, jobs_of
 from fedax.reproductions.outcome import Came
@@ -43,7 +43,7 @@ def write(came: Came, folder: Path) -> Path:
     text = json.dumps(head, indent=1)[:-2] + f',\n "runs": [\n{lines}\n]}}\n'
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        write_as_named(path, text.encode())
+        write_atomically(path, text.encode(), alone=False)
     except OSError as error:
         raise RunError(f"Cannot write {path}: {error.strerror}.") from None
     return path

@@ -91,7 +91,7 @@ def train_all(
             more += f" {so_many(crew.untried, 'job')} not tried; the same command continues."
         raise RunError(
             f"{job.part.label} in {job.part.panel} with seed {job.seed} was not trained: "
-            f"{why}{more}"
+            f"{why.rstrip('.')}.{more}"
         )
 
 
@@ -154,7 +154,10 @@ class _Crew:
             except queue.Empty:
                 return
             began = time.perf_counter()
-            answer = worker.ask(job)
+            try:
+                answer = worker.ask(job)
+            except (OSError, ValueError) as error:  # it is gone, or was while it answered
+                answer = {"error": f"its process failed: {error}", "gone": True}
             if answer.get("busy"):
                 self._left.put(job)
                 time.sleep(SECONDS_BETWEEN_LOOKS)

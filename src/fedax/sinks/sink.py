@@ -61,7 +61,7 @@ class Sink:
         trace: TracebackType | None,
     ) -> None:
         self.close(None)
-        if self.failure is not None:
+        if self.failure is not None and kind is None:
             warnings.warn(self.failure, RuntimeWarning, stacklevel=2)
 
     def log(self, metrics: Mapping[str, Any]) -> None:

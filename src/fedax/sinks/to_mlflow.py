@@ -22,7 +22,7 @@ from mlflow.entities import Metric, Param
 from mlflow.exceptions import MlflowException
 
 from fedax.devices.sqlite import sqlite_address
-from fedax.files.databases import unknown_in
+from fedax.files.databases import PATIENCE, unknown_in
 from fedax.sinks.rows import Place, Plain, Row, outcome
 
 Item = TypeVar("Item")
@@ -33,7 +33,7 @@ MOST_METRICS, MOST_PARAMS = 1000, 100
 MOST_LETTERS = 240
 
 # One run at a time opens the store that a sweep's runs share.
-_opening = threading.Lock()
+_opening: dict[Path, threading.Lock] = {}
 
 
 class _Run:
@@ -48,8 +48,10 @@ class _Run:
             logging.getLogger(name).setLevel(logging.WARNING)
         place.shared.joinpath("mlflow").mkdir(parents=True, exist_ok=True)
         place.logs.joinpath("mlflow").mkdir(parents=True, exist_ok=True)
-        with _opening:
-            self._client = MlflowClient(os.environ.get("MLFLOW_TRACKING_URI") or _store(place))
+        server = os.environ.get("MLFLOW_TRACKING_URI")
+        lock = _opening.setdefault(place.shared, threading.Lock())
+        with contextlib.nullcontext() if server else lock:
+            self._client = MlflowClient(server or _store(place))
             known = place.logs / "mlflow" / "run-id"
             if known.exists():
                 self._forget(known.read_text("utf-8").strip())
@@ -102,17 +104,20 @@ def _store(place: Place) -> str:
     if unknown is not None:
         raise ValueError(f"{file} has {unknown}, which MLflow did not write; remove the file")
     if file.exists():
-        _empty_without_runs(file)
+        _empty_if_half_made(file)
     return sqlite_address(file)
 
 
-def _empty_without_runs(file: Path) -> None:
-    """Removes the tables of a store without runs, as MLflow makes none whole that it left half."""
-    with contextlib.closing(sqlite3.connect(file)) as store, store:
+def _empty_if_half_made(file: Path) -> None:
+    """Removes the tables of a store that MLflow left half made, as it does not go on with one.
+
+    The last that it writes into a new one is an experiment.
+    """
+    with contextlib.closing(sqlite3.connect(file, timeout=PATIENCE)) as store, store:
         tables = [name for (name,) in store.execute(
             "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%'"
         )]
-        if "runs" in tables and store.execute("SELECT 1 FROM runs LIMIT 1").fetchone():
+        if "experiments" in tables and store.execute("SELECT 1 FROM experiments").fetchone():
             return
         for name in tables:
             store.execute('DROP TABLE "{}"'.format(name.replace('"', '""')))
@@ -140,7 +145,7 @@ def _cleaned(name: str) -> str:
       >>> _cleaned("accuracy@1"), _cleaned("../loss"), _cleaned("")
       ('accuracy_1', '__loss', '_')
     """
-    key = re.sub(r"[^\w\-. :/]", "_", name)[:MOST_LETTERS] or "_"
+    key = re.sub(r"[^\w\-. /]", "_", name)[:MOST_LETTERS] or "_"
     unsafe = posixpath.normpath(key) != key or key.startswith((".", "/"))
     return re.sub(r"^\.+|/", "_", key) if unsafe else key
 
