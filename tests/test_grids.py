@@ -232,6 +232,7 @@ def test_every_setting_is_built_and_each_structure_tried_once():
 @pytest.mark.quick
 @pytest.mark.parametrize(("rule", "settings", "message"), [
     ("test_loss", {"evaluate_every": 0}, r"Cannot choose by test_loss: evaluate_every is 0"),
+    ("distance", {}, r"Cannot choose by distance: .* Choose by test_distance, or by validation_"),
     ("test_accuracy", {}, r"Unknown metric 'test_accuracy' to choose by.* Known: 'train_loss', "
                           r"'test_loss', 'test_distance'"),
 ])
@@ -242,6 +243,23 @@ def test_a_rule_that_cannot_be_followed_is_refused_before_training(rule, setting
     with pytest.raises(ValueError, match=message):
         fedax.sweep(load_task("quadratics"), fedax.fedavg, {"client_learning_rate": [1.0, 2.0]},
                     num_rounds=2, choose=rule, **settings)
+
+
+@pytest.mark.slow
+def test_a_sweep_with_halving_is_not_told_to_extend_its_grid(tmp_path, capsys):
+    words = "quadratics fedavg --grid client_learning_rate=0.01,0.02,0.03 --rounds 9"
+    for more, told in ((["--halving", "3"], False), ([], True)):
+        out = str(tmp_path / str(told))
+        assert run_command(["sweep", *words.split(), *more, "--out", out]) == 0
+        assert ("fedax sweep --extend" in capsys.readouterr().out) == told
+
+
+@pytest.mark.quick
+def test_a_method_that_is_made_already_is_refused_with_a_sentence():
+    task = load_task("quadratics")
+    with pytest.raises(TypeError, match="must be a function that makes a method, such as"):
+        fedax.sweep(task, fedax.fedavg(task.model, 0.1), {"client_learning_rate": [0.1, 1.0]},
+                    num_rounds=1)
 
 
 @pytest.mark.slow

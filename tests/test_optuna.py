@@ -758,12 +758,13 @@ def test_optuna_that_is_missing_is_a_sentence(tmp_path, monkeypatch):
 def test_ranges_as_text():
     space = parse_space([
         "a=loguniform(1e-3, 10)", "b=uniform(-1,2)", "c = int(1, 20)", "d=logint(1,100)",
-        "e=choice(5, 0.5, mean, none)",
+        "e=choice(5, 0.5, mean, none)", "f=choice(sgdm(0.9), adam(0.9, 0.99))",
     ])
     assert space == {
         "a": FloatDistribution(0.001, 10.0, log=True), "b": FloatDistribution(-1.0, 2.0),
         "c": IntDistribution(1, 20), "d": IntDistribution(1, 100, log=True),
         "e": CategoricalDistribution([5, 0.5, "mean", None]),
+        "f": CategoricalDistribution(["sgdm(0.9)", "adam(0.9, 0.99)"]),
     }
 
 

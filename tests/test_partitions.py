@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
+import fedax
 from fedax.data import FederatedDataset
 from fedax.data.partitions import (
     PARTITIONS,
@@ -96,6 +97,13 @@ def test_sizes_that_do_not_divide_and_a_stated_remainder():
     assert some.client_sizes.tolist() == [7] * 10
     assert len(set(some.rows.tolist())) == 70
     assert some.num_examples == 103
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("given", [3, "digits.npz"])
+def test_what_is_no_text_of_a_partition_meets_a_sentence(given):
+    with pytest.raises(ValueError, match=r"takes a partition as text, .* partition.of\(data\)"):
+        fedax.load_task("digits", "logistic", partition=given)
 
 
 @pytest.mark.parametrize("alpha", [0.1, 1.0, 10.0, 1e12])

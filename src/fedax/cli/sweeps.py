@@ -11,7 +11,7 @@ from fedax.cli.commands import Sweep
 from fedax.cli.own_tables import as_task
 from fedax.cli.words import gives, require_out
 from fedax.experiment.errors import ConfigError
-from fedax.experiment.folder import for_shell
+from fedax.experiment.folder import for_shell, read_config
 from fedax.experiment.values import log_names, parse_settings
 from fedax.outside.text import printable
 from fedax.report.sweep_tables import best_table
@@ -22,6 +22,7 @@ from fedax.sweeps.closing import remarks
 from fedax.sweeps.record import Record
 from fedax.tuning.command import extend_sweep, read_sweep, resume_sweep, start_sweep
 from fedax.tuning.config import SweepConfig, sweep_config
+from fedax.tuning.folder import halving_of
 from fedax.tuning.search_command import (
     Found,
     is_search,
@@ -75,7 +76,8 @@ def sweep(command: Sweep) -> None:
             swept = extend_sweep(command.extend, settings_per_batch=command.settings_per_batch)
         else:
             swept = resume_sweep(command.resume or Path(), rule=command.choose)
-    print_outcome(swept.record, swept.choice, swept.folder)
+    halves = halving_of(read_config(swept.folder)) is not None
+    print_outcome(swept.record, swept.choice, swept.folder, extends=not halves)
     if names:
         _log(names, swept.folder, read_sweep(swept.folder).config, swept.record)
 
@@ -203,11 +205,18 @@ def describe(config: SweepConfig) -> list[str]:
     return lines
 
 
-def print_outcome(record: Record, choice: Choice, folder: Path) -> None:
-    """Prints a sweep's summary, and how to continue if a grid was too narrow."""
+def print_outcome(
+    record: Record, choice: Choice, folder: Path, *, extends: bool = True
+) -> None:
+    """Prints a sweep's summary, and how to continue if a grid was too narrow.
+
+    Args:
+      record, choice, folder: of the sweep.
+      extends: whether its grid can be extended.
+    """
     print_tables([best_table(record, choice)])
     for sentence in remarks(record, choice):
         print(printable(sentence))
-    if any(chosen.edges for chosen in choice.methods.values()):
+    if extends and any(chosen.edges for chosen in choice.methods.values()):
         print(f"To extend these grids: fedax sweep --extend {for_shell(folder)}")
     print(f"Sweep: {folder}\nReport: {folder / 'report.html'}")

@@ -97,11 +97,15 @@ def opening(
         f"{so_many(task.train.num_clients, 'client')}, "
         f"{so_many(task.train.num_examples, 'training example')}, "
         f"{so_many(num_parameters, 'parameter')}",
-        f"{so_many(config['num_rounds'], 'round')} of "
-        f"{so_many(config['cohort_size'], 'client')}, preset "
+        f"{so_many(config['num_rounds'], 'round')} of {_cohort(config)}, preset "
         f"{config['preset']}, seed {config['seed']}, in {folder}",
     ]
     return lines + [f"For comparison, {text}: {describe_test(m)}" for text, m in references.items()]
+
+
+def _cohort(config: Mapping[str, Any]) -> str:
+    everyone = config["sampling"] == "full"
+    return "all clients" if everyone else so_many(config["cohort_size"], "client")
 
 
 def describe_table(task: Task, options: Mapping[str, Any]) -> list[str]:

@@ -109,7 +109,7 @@ def _store(place: Place) -> str:
 
 
 def _empty_if_half_made(file: Path) -> None:
-    """Removes the tables of a store that MLflow left half made, as it does not go on with one.
+    """Removes the tables of a store that MLflow left half made, which it cannot complete.
 
     The last that it writes into a new one is an experiment.
     """

@@ -206,6 +206,11 @@ def require_choosable(
         return
     name = Goal.of(rule, None, "choose").metric
     if not is_evaluated(name):
+        if name in task.model.metrics and name not in reported:
+            raise ValueError(
+                f"Cannot choose by {name}: it is measured on held-out data only. Choose by "
+                f"test_{name}, or by validation_{name} with validation data."
+            )
         if name == PAPER_RULE and not algorithm.pooled and PAPER_RULE not in reported:
             evaluated = "" if evaluates else " with evaluate_every above 0"
             raise ValueError(

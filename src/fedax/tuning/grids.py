@@ -115,7 +115,7 @@ def parse_values(text: str, key: str = "KEY") -> list[Any]:
       ([0.0, 0.01, 0.1, 1.0], [1, 2, None])
     """
     found: list[Any] = []
-    for item in _split(text, key):
+    for item in items_of(text, f"--grid {_cut(f'{key}={text}')}"):
         if not item:
             raise ConfigError(
                 f"--grid {_cut(f'{key}={text}')} has an empty value. Separate values by commas, "
@@ -266,21 +266,33 @@ def _nowhere(key: str, methods: Sequence[Method], option: str) -> str:
     return unknown_option(f"setting of runs of {of} in {option}", key.rpartition(".")[2], known)
 
 
-def _split(text: str, key: str) -> list[str]:
-    """The items between commas outside brackets."""
+def items_of(text: str, where: str) -> list[str]:
+    """The items between commas outside brackets.
+
+    Args:
+      text: the items.
+      where: it stands, for the sentence of an error.
+
+    Raises:
+      ConfigError: if the brackets do not match.
+
+    Example:
+      >>> items_of("sgdm(0.9), adam(0.9, 0.99)", "--grid base")
+      ['sgdm(0.9)', 'adam(0.9, 0.99)']
+    """
     items, depth = [""], []  # of brackets that are open
     for letter in text:
         if letter in OPENING:
             depth.append(letter)
         elif letter in CLOSING and (not depth or OPENING.index(depth.pop()) !=
                                     CLOSING.index(letter)):
-            raise ConfigError(f"--grid {_cut(f'{key}={text}')}: unmatched {letter!r}.")
+            raise ConfigError(f"{where}: unmatched {letter!r}.")
         if letter == "," and not depth:
             items.append("")
         else:
             items[-1] += letter
     if depth:
-        raise ConfigError(f"--grid {_cut(f'{key}={text}')}: a {depth[-1]!r} is not closed.")
+        raise ConfigError(f"{where}: a {depth[-1]!r} is not closed.")
     return [item.strip() for item in items]
 
 

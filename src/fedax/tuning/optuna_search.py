@@ -296,8 +296,8 @@ def _note(
         ]
         if any(map(math.isnan, scores)):
             raise RuleError(
-                "A trial does not have a score: the metric was not measured, or is undefined, like "
-                "an AUC with only one class. Choose another metric."
+                f"Trial {trial.number} does not have a score: the metric was not measured, or is "
+                "undefined, like an AUC with only one class. Choose another metric."
             )
         said["scores"] = [score if math.isfinite(score) else None for score in scores]
         if any(tried.diverged.values()):

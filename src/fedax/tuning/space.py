@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fedax.experiment.errors import ConfigError
+from fedax.tuning.grids import items_of
 from fedax.validate import quoted
 
 if TYPE_CHECKING:
@@ -65,7 +66,9 @@ def parse_range(key: str, text: str) -> BaseDistribution:
         raise ConfigError(
             f"The range of {key} must be {ways} or choice(A, B, ...), but is {quoted(text)}."
         )
-    kind, values = found[1], [_value(part.strip()) for part in found[2].split(",")]
+    kind, values = found[1], [
+        _value(part) for part in items_of(found[2], f"The range of {key}, {quoted(text)}")
+    ]
     if kind == "choice":
         if "" in values:
             raise ConfigError(f"The range of {key} has an empty choice: {quoted(text)}.")

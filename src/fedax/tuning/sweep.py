@@ -309,12 +309,12 @@ def _methods(algorithms: Method | Sequence[str] | Mapping[str, Method]) -> dict[
         found = {algorithms: algorithms}
     elif callable(algorithms):
         found = {getattr(algorithms, "__name__", "method"): algorithms}
-    elif isinstance(algorithms, Sequence):
+    elif isinstance(algorithms, Sequence) and not isinstance(algorithms, FederatedAlgorithm):
         found = {str(name): name for name in algorithms}
     else:
         raise TypeError(
-            "algorithms must be a method, a list of names or a dictionary of methods by name, but "
-            f"is {quoted(algorithms)}."
+            "algorithms must be a function that makes a method, such as fedax.fedavg, a list of "
+            f"names or a dictionary of such by name, but is {quoted(algorithms)}."
         )
     for name, method in found.items():
         if isinstance(method, FederatedAlgorithm) or not (

@@ -13,7 +13,7 @@ from fedax.data.partitions.dirichlet import dirichlet, dirichlet_by_class, diric
 from fedax.data.partitions.pachinko import pachinko
 from fedax.data.partitions.partition import Partition
 from fedax.factories import parse_call
-from fedax.validate import unknown
+from fedax.validate import quoted, unknown
 
 # Text -> what it does, one for each function.
 PARTITIONS = {
@@ -58,6 +58,11 @@ def parse_partition(
       >>> parse_partition("dirichlet(0.5)", data, num_clients=6)
       Partition(dirichlet(0.5), seed 0: 6 clients, 60 of 60 examples; 10 to 10 a client)
     """
+    if not isinstance(text, str) or text.endswith(".npz"):
+        raise ValueError(
+            f"A task takes a partition as text, such as 'dirichlet(0.1)', not {quoted(text)}. A "
+            "Partition divides data by partition.of(data), of which fedax.Task makes a task."
+        )
     used: dict[str, Any] = {}
 
     def array(name: str, option: str = "label") -> np.ndarray:
