@@ -375,6 +375,7 @@ def test_rank_4_of_a_transformer_needs_at_most_a_fifth_more_than_the_frozen_mode
         assert memory(model, params, params, batch) > 2
 
 
+@pytest.mark.slow
 def test_only_the_adapters_of_a_transformer_are_sent():
     model, batch = transformer(8, 64, "plain")
     small = lora(model, model.init(jax.random.key(0)), 1, where=lambda n: n.endswith("kernel"))

@@ -120,6 +120,7 @@ def test_labels_are_flipped_in_training_only_of_hostile_clients():
     assert largest_difference(train(task, nobody, **options).params, plain.params) < 1e-12
 
 
+@pytest.mark.slow
 def test_the_default_z_is_the_papers():
     """Baruch et al. 2019, Algorithm 3: n = 50, m = 24, as in section 4 of the paper."""
     for n, m in ((50, 24), (50, 12), (51, 20), (10, 2), (10, 4)):
@@ -131,6 +132,7 @@ def test_the_default_z_is_the_papers():
         np.testing.assert_allclose(found, [-max(z, 0)], atol=1e-9)
 
 
+@pytest.mark.slow
 def test_two_attacks_are_by_the_same_clients():
     both = fedax.attacked(fedax.attacked(METHOD, ALL["sign_flip"], 0.3), ALL["scaling"], 0.3)
     found, _ = uploads(both)
@@ -208,6 +210,7 @@ def test_inside_other_wrappers():
             assert np.isfinite(run(algorithm, 2).params["x"]).all()
 
 
+@pytest.mark.slow
 def test_labels_are_flipped_of_a_part_of_the_examples():
     task = fedax.load_task("digits")
     lied = fedax.attacked(fedax.fedavg(task.model, batch_size=10), attacks.label_flip(10), 0.3)

@@ -196,6 +196,7 @@ def test_the_gpu_benchmark_trains_and_counts(benchmark, tmp_path):
     assert found["last_loss"] == row.last_loss
 
 
+@pytest.mark.slow
 def test_the_gpu_benchmark_stops_in_time_and_says_so(benchmark):
     gpu = benchmark("gpu")
     with jax.enable_x64(False):

@@ -61,6 +61,7 @@ def test_initial_values_follow_keras():
     assert 0.99 * limit < float(jnp.abs(params["output"]["kernel"]).max()) <= limit
 
 
+@pytest.mark.slow
 def test_loss_and_metrics_by_hand():
     params, tokens = draw_params(), draw_tokens()
     tokens[0, 5:] = 0

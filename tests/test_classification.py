@@ -101,6 +101,7 @@ def test_many_labels_by_hand(rng, dtype):
     np.testing.assert_allclose(mean(hits), np.average((z > 0) == (t == 1), weights=e), **TIGHT)
 
 
+@pytest.mark.slow
 def test_labels_that_weigh_nothing_may_be_anything(rng):
     z = rng.normal(size=(3, 2))
     for model, y in (

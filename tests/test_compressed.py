@@ -174,6 +174,7 @@ def test_what_cannot_be_is_refused_with_a_sentence():
     run(fedax.compressed(own, codecs.qsgd()), 1)
 
 
+@pytest.mark.slow
 def test_levels_of_a_sweep_are_one_program():
     made = [fedax.compressed(fedax.fedavg(MODEL, **LOCAL), codecs.qsgd(s)) for s in (1, 4, 16)]
     structures = {fedax.partition(algorithm)[1] for algorithm in made}

@@ -566,6 +566,7 @@ def test_wrapper_with_parameters_that_are_closed_over():
     assert_close(closed(kernel), jax.grad(lambda k: loss(slow, x, k))(kernel))
 
 
+@pytest.mark.slow
 @pytest.mark.internals
 def test_wrapper_in_while_loop_and_under_shard_map():
     x, kernel = normal(0, 2, 6, 9, 2), normal(1, 3, 3, 2, 2) / 4

@@ -299,6 +299,7 @@ def some_rows(rows=60, columns=20, clients=5):
     return dense, (dense.sum(1) > 0).astype(np.int32), rng.integers(0, clients, rows)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("resident", [True, False])
 @pytest.mark.parametrize("kind", ["coo_matrix", "file"])
 def test_a_run_is_that_of_the_dense_array_to_the_bit(kind, resident, monkeypatch, tmp_path):
@@ -355,6 +356,7 @@ def peak_of(function):
         tracemalloc.stop()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["sparse", "file"])
 def test_memory_does_not_grow_with_the_dense_size(kind, tmp_path):
     """3.2 GB dense: what is held at most is a cohort's rows, or an evaluation's block."""

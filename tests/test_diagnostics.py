@@ -428,6 +428,7 @@ def test_a_run_reports_the_dissimilarity_of_those_who_took_part_to_the_end(most,
         assert 0.4 * delta < report.metrics["hessian_dissimilarity"] < delta * (1 + 1e-12)
 
 
+@pytest.mark.slow
 def test_bytes_of_a_round_are_those_of_the_clients_that_were_asked():
     """A client that misses an exchange was sent its message and nothing later."""
     task = quadratic_task()

@@ -126,6 +126,7 @@ def test_rounds_before_a_samplers_error_are_run():
         assert isinstance(caught.value.__cause__, KeyError)
 
 
+@pytest.mark.slow
 def test_packed_data_go_round_by_round_in_the_dtype_of_the_caller(monkeypatch):
     """JAX's context managers hold in their thread, and another one brings the data."""
     algorithm = fedax.fedavg(TASK.model, 0.05, **LOCAL)

@@ -101,6 +101,7 @@ def test_slow_rounds_get_more_time(monkeypatch):
     assert ending.Request().patience == 10
 
 
+@pytest.mark.slow
 def test_a_run_that_ends_by_itself_says_nothing_more():
     code = IN_A_ROUND + """
 print("waiting", flush=True)

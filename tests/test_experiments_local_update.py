@@ -442,6 +442,7 @@ def test_a_decay_that_never_comes_is_inconclusive():
     assert verdict_with(1.5) == ("disagrees", {"no"})
 
 
+@pytest.mark.slow
 def test_criteria_of_runs_that_diverged_do_not_agree():
     for name, _, _, plan in plans():
         nothing = Results(

@@ -106,6 +106,7 @@ def test_nor_are_the_diagnostics_of_another_run(compiled):
     assert compiled[count:] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 def test_numbers_as_arguments_are_numbers_in_closures(way):
     """The rounds' program against one whose factories were called with numbers."""

@@ -52,6 +52,7 @@ def test_a_full_batch_costs_the_largest_client(order):
     assert not np.array_equal(smaller, params)
 
 
+@pytest.mark.slow
 def test_batches_drawn_with_replacement_have_their_size_or_a_sentence():
     assert after(50, order="iid")[2] == 50
     one, _ = task()

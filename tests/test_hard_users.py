@@ -228,6 +228,7 @@ def test_a_grid_of_mime_and_of_scaffold() -> None:
         close(together["x"][1], run(make(0.3), dataset, 3).params["x"])
 
 
+@pytest.mark.slow
 def test_hypergradients_flow_through_rounds() -> None:
     # After two Mime rounds of K = 2 on B2: x = factor(eta)^2. The full pass has a traced number
     # of minibatches, so only forward mode goes through it.
@@ -443,6 +444,7 @@ def run_probe(algorithm: FederatedAlgorithm, params: Any, num_clients: int = 4) 
     return run_round(algorithm, algorithm.init(params), own, cohort, KEY)
 
 
+@pytest.mark.slow
 def test_a_client_lost_in_the_first_exchange_stays_out_of_the_second() -> None:
     lost = probe(
         lambda i: (jnp.where(i == 0, jnp.nan, i), jnp.ones(())), lambda i: (i, jnp.ones(()))
@@ -496,6 +498,7 @@ def test_tokens_are_counted_beyond_256_in_bfloat16() -> None:
     assert (float(result.loss.weight), float(result.loss.mean)) == (600.0, 2.0)
 
 
+@pytest.mark.slow
 def test_one_client_of_one_example_and_a_minibatch_larger_than_every_client() -> None:
     # x <- x - eta (a x + b) with the client's own mean, whatever the minibatch is padded with.
     model, rate = quadratic(3), 0.1
@@ -550,6 +553,7 @@ def test_without_jit_the_numbers_are_the_same() -> None:
         close(step(), compiled)
 
 
+@pytest.mark.slow
 def test_shuffles_are_uniform_and_do_not_know_the_capacity() -> None:
     def order(key: Any, capacity: int) -> Any:
         data = ClientData({"z": jnp.arange(4)}, jnp.int32(0), jnp.int32(4), capacity)

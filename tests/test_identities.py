@@ -94,6 +94,7 @@ def sums_of_gradients(model, client_rate, server_rate, num_steps, batch_size, we
     return one_exchange(client, server)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weighting", ["num_examples", "uniform"])
 def test_sums_of_gradients_with_server_rate_gamma_are_fedavg(weighting):
     task = quadratic_task()
@@ -142,6 +143,7 @@ def test_fedprox_without_its_term_is_fedavg_and_with_it_is_not():
     assert largest_difference(run(task, fedprox(task.model, 0.1, 0.1, 2, 5)), expected) > 1e-4
 
 
+@pytest.mark.slow
 def test_fedavgm_without_momentum_is_fedavg_and_with_it_is_heavy_ball():
     task = quadratic_task()
     options = {"batch_size": 2, "num_local_steps": 5}

@@ -60,6 +60,7 @@ def b2_server_only(model, eta, K, beta):
     return fedax.server_only(model, eta, base_optimizers.sgdm(beta))
 
 
+@pytest.mark.slow
 def test_fixed_points_of_fedavg_and_mimelite():
     G, eta, K = (np.array(a) for a in zip(
         (1.0, 0.01, 10), (10.0, 0.01, 10), (100.0, 0.01, 10), (1.0, 0.1, 2), (7.0, 0.05, 1),
@@ -90,6 +91,7 @@ def test_mime_shrinks_x_by_its_factor_whatever_g():
     np.testing.assert_allclose(x[::2], x[1::2], rtol=0, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_rounds_to_an_accuracy_at_a_fixed_rate():
     beta, K = np.repeat([0.0, 0.5], 3), np.tile([1, 2, 10], 2)
     G, eta = np.full(6, 10.0), np.full(6, 0.05)

@@ -113,6 +113,7 @@ def test_fedac_is_yuan_and_mas_algorithm_1(version, convexity):
     close(result.state.server_state.fast["x"], w)
 
 
+@pytest.mark.slow
 def test_fedac_with_a_large_convexity_is_fedavg():
     """gamma = eta: both sequences are the same."""
     fast = trained(fedax.fedac(TASK.model, 0.1, 1e3, "I", **FULL))
@@ -147,6 +148,7 @@ def test_fedadmm_is_gong_et_als_algorithm_1(server):
     close(own.dual["x"], y)
 
 
+@pytest.mark.slow
 def test_fedadmm_of_weight_0_averages_the_changes_of_the_clients_own_models():
     """Without a penalty there is no dual variable; one round is FedAvg to the bit."""
     options = {"weighting": "uniform", **FULL}
@@ -179,6 +181,7 @@ def test_scaffnew_is_mishchenko_et_als_algorithm_2(weighting):
     close(result.state.client_store.read(EVERYONE)["x"], h)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cohorts", [[EVERYONE] * 5, COHORTS], ids=["everyone", "sampled"])
 def test_scaffnew_with_probability_1_is_gradient_descent(cohorts):
     """With sampled clients too, as the control variates stay 0; up to the order of sums."""
@@ -288,6 +291,7 @@ def losses_after(task, gap, rounds, *algorithms):
     ]
 
 
+@pytest.mark.slow
 def test_fedac_needs_fewer_rounds_than_fedavg():
     """Yuan and Ma, Figure 1: at the same step size and number of rounds a tenth of the loss."""
     task, gap = stiff()
@@ -318,6 +322,7 @@ def test_fedexp_needs_fewer_rounds_than_fedavg():
     assert 10 * ours < average
 
 
+@pytest.mark.slow
 def test_scaffnew_needs_fewer_rounds_than_gradient_descent():
     """Mishchenko et al., Theorem 3.6: fewer by the root of the condition number, here 10.
 

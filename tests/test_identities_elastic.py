@@ -58,6 +58,7 @@ LARGER = [n + 2 for n in SIZES]  # everyone has something to hold out and someth
 # ------------------------------------------------------------- zeta and FedAvg
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fedavg", "mime"])
 def test_equal_sensitivities_and_tau_1_are_the_method_on_the_rest(method):
     # zeta = tau for all, and both of Mime's exchanges leave the held-out part alone.
@@ -334,6 +335,7 @@ def test_elastic_and_fedavg_share_their_fixed_points():
 # ------------------------------------------------------------ the held-out part
 
 
+@pytest.mark.slow
 def test_the_held_out_part_is_removed_from_training():
     dataset, model = ragged(LARGER), with_outputs(unlike)
     algorithm = fedax.elastic(

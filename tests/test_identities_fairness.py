@@ -55,6 +55,7 @@ def test_afl_is_mohri_et_als_algorithm(step):
     assert (mixture == 0).any() == (step > 0.1)
 
 
+@pytest.mark.slow
 def test_afl_with_sampled_clients_moves_weight_within_the_cohort():
     """The clients of a round keep their mass, so all weights sum to the number of clients."""
     result = trained(fedax.afl(TASK.model, 0.1, mixture_learning_rate=0.1, **FULL))
@@ -71,6 +72,7 @@ def test_afl_with_sampled_clients_moves_weight_within_the_cohort():
     close(own.sum(), 10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weighting", ["num_examples", "uniform"])
 def test_afl_whose_mixture_rests_is_fedavg_to_the_bit(weighting):
     """In the stored order: its clients train in the second exchange, where keys differ."""
@@ -148,6 +150,7 @@ def test_term_of_one_full_step_descends_the_tilted_loss():
     assert largest[0] > largest[1] > largest[2]
 
 
+@pytest.mark.slow
 @fair
 def test_a_tilt_beyond_the_range_of_numbers_still_trains():
     """e^(1e4) overflows; exponents are limited, and the clients of the largest loss lead."""

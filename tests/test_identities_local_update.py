@@ -60,6 +60,7 @@ def numpy_rounds(dataset, theta, num_rounds, uniform=True):
 # ------------------------------------------------------ FedAvg as LocalUpdate
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weighting", ["num_examples", "uniform"])
 def test_all_gradients_at_the_clients_rate_are_fedavg(weighting):
     model, dataset = quadratic(3), ragged(SIZES)
@@ -87,6 +88,7 @@ def test_holds_with_an_adaptive_server_when_its_adaptivity_scales():
 # -------------------------------------------------------------------- Theta_1
 
 
+@pytest.mark.slow
 def test_theta_1_does_not_know_gamma_and_is_minibatch_sgd_of_size_mb():
     model, M, B = quadratic(3), 4, 3
     dataset = ragged([B + 2] * M)
@@ -188,6 +190,7 @@ def test_theta_may_be_any_numbers(theta, uniform):
     close(last_x(update, dataset, 3), numpy_rounds(dataset, theta, 3, uniform))
 
 
+@pytest.mark.slow
 def test_theta_counts_the_steps_unless_there_are_to_be_fewer():
     dataset, theta = ragged(SIZES), (1, 2, 3)  # whole numbers too
     for given, used in ((2, 2), (9, 3), (lambda t: 2.5 - t.astype(float), 3)):
@@ -275,6 +278,7 @@ def test_in_sequence_the_outer_minibatch_follows_the_inner_ones(K):
     close(1 - x, derivative * (a * y + b))
 
 
+@pytest.mark.slow
 def test_breaks_with_random_minibatches():
     # Scalar A_z in {.5, 1.5}, c = 0, gamma = .4, K = 1, one example a minibatch, x = 1. MAML's step
     # and its derivative share z, the outer minibatch is fresh; Theta_3 has three; all shared: .28.
@@ -320,6 +324,7 @@ def test_a_constant_loss_under_the_released_rule():
     assert rounds_of_decay(400, rule="released", window=10) == [199, 398]
 
 
+@pytest.mark.slow
 def test_a_constant_loss_under_the_papers_rule():
     # W = 100: the first mean is round 100's, so (25) holds from round 101 on and has done so
     # P = 100 times at 200. Rounds 201 to 300 are cooldown, in which the counter goes on: 301.

@@ -187,6 +187,7 @@ def independent(algorithm):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("base", "options"),
     [("sgd", WALK), ("sgdm", WALK), ("rmsprop", WALK), ("adam", {"batch_size": 1, "order": "iid"}),
@@ -249,6 +250,7 @@ def test_mimelite_of_one_full_step_is_server_only(base):
         far(lite(2).params["x"], expected.params["x"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("base", "num_steps", "alike"),
                          [("sgdm", 1, True), ("adam", 1, True), ("sgdm", 4, False)])
 def test_cmime_is_mime_at_one_step_and_not_at_more(base, num_steps, alike):
@@ -379,6 +381,7 @@ def test_the_number_in_fedjaxs_own_test():
     assert x[0, 0] == pytest.approx(2.08)
 
 
+@pytest.mark.slow
 def test_mimemvr_begins_in_the_first_round_that_anyone_answers():
     task = fedax.Task(quadratic(3), ragged(SIZES))
     algorithm = fedax.mimemvr(

@@ -50,6 +50,7 @@ def sgd(rows, x, rate, num_steps, size=2):
 # ------------------------------------------------------------------- SCAFFOLD
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("option", "weighting"), [("I", "uniform"), ("II", "num_examples")])
 def test_the_first_round_is_fedavg_and_the_second_is_not(option, weighting):
     model, dataset = quadratic(3), ragged(SIZES)

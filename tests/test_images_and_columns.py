@@ -147,6 +147,7 @@ def test_a_transform_gets_the_columns_of_parquet(tmp_path, kind):
     assert (first.tolist() if isinstance(first, np.ndarray) else first) == right
 
 
+@pytest.mark.slow
 def test_a_missing_text_of_parquet_is_none_for_a_transform_and_refused_in_lists(tmp_path):
     def lengths(columns):
         return {"x": np.array([len(value or "") for value in columns["c"]])}

@@ -311,6 +311,7 @@ def test_fedexp(weighting):
     compare(reports, wanted)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "batches", "weighting"),
     [

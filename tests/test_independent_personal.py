@@ -291,6 +291,7 @@ def proximal_point(w, data, lam):
 COHORTS = ((0, 1), (1, 2), (0, 2), (2, 1), (1, 0))  # clients 3 and 4 never take part
 
 
+@pytest.mark.slow
 def test_pfedme_with_many_inner_steps_descends_moreau_envelopes():
     """As nu tends to 0: w moves by eta lam (w - prox(w)), whatever solves the inner problem.
 
@@ -407,6 +408,7 @@ def decoded(before, after, ids, *, alpha, beta, size):
     return result
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", ["FO", "HF"])
 def test_perfedavg(version):
     task = library_task()
@@ -461,6 +463,7 @@ def fedrep_wanted(batches, num_head, num_body, rate, mean):
         yield body, [np.append(body, head) for head in heads]
 
 
+@pytest.mark.slow
 def test_fedrep():
     batches, weighting = chunks, "uniform"
     task = library_task()
@@ -473,6 +476,7 @@ def test_fedrep():
         np.testing.assert_allclose(own, models, rtol=0, atol=TOLERANCE)
 
 
+@pytest.mark.slow
 def test_ditto():
     batches, weighting = chunks, "num_examples"
     task = library_task()

@@ -882,6 +882,7 @@ def test_looking_before_the_first_round_traces_an_evaluation_once():
     assert len(traced) == 1
 
 
+@pytest.mark.slow
 def test_examples_on_a_disk_are_looked_at_here_and_there(tmp_path, monkeypatch):
     """Of 5,000 mapped examples every fifth: those say so, the others make the client's loss NaN."""
     count = 5000

@@ -250,6 +250,7 @@ def test_the_residual_network_is_drawn_as_the_released_code_does():
     assert "norm_1" not in params["blocks"][0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_groups", [1, 2, 6])
 def test_the_derivative_of_group_norm_is_that_of_its_equation(num_groups):
     """Forward, backward, forward over backward and backward twice, with respect to all numbers."""

@@ -55,6 +55,7 @@ ADAPTIVE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ADAPTIVE)
 @pytest.mark.filterwarnings("ignore:Client 'outlier' was rejected")
 def test_a_huge_update_does_not_freeze_the_server(name):
@@ -367,6 +368,7 @@ def test_probabilities_in_place_of_logits_are_noticed():
     assert len(said) == 1
 
 
+@pytest.mark.slow
 def test_a_sweep_judges_divergence_by_the_untrained_loss():
     data, model = clients_with_outlier(1), linear()
     rates = {"rate": [0.1, 1e10, 1e25]}
@@ -383,6 +385,7 @@ def added(report):
     report.metrics["test_auc"] = np.float32(report.metrics["round"] / 8)
 
 
+@pytest.mark.slow
 def test_metrics_of_on_round_are_kept_everywhere(tmp_path):
     data, model = clients_with_outlier(1), linear()
     task = fedax.Task(model, data, data)

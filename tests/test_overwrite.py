@@ -19,6 +19,7 @@ def train(task: fedax.Task, out: Path, rate: float, **options: object) -> fedax.
     return fedax.train(task, method, num_rounds=2, out=out, progress=False, **options)
 
 
+@pytest.mark.slow
 def test_train_begins_again(task: fedax.Task, tmp_path: Path) -> None:
     out = tmp_path / "run"
     train(task, out, 0.1, overwrite=True, keep_best="test_loss", log=["csv"])

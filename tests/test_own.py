@@ -440,6 +440,7 @@ def test_debug_shows_the_traceback_of_a_users_function():
     assert isinstance(raised.value.__cause__, KeyError)
 
 
+@pytest.mark.slow
 def test_a_failure_later_is_named_as_the_users(capsys):
     fed("run", "my_tasks.py:with_reference", "fedavg", *SHORT, "--out", "r", status=1)
     error = capsys.readouterr().err
@@ -501,6 +502,7 @@ def test_wrappers_around_a_file_whose_path_has_plus_signs_and_spaces(project):
     assert read_metrics(Path("r"))[-1]["train_loss"] == result.history["train_loss"][-1]
 
 
+@pytest.mark.slow
 def test_a_schedule_of_a_wrappers_rates_is_refused_as_for_fedaxs_own():
     config = resolve(
         task="my_tasks.py:small", algorithm="local_update_decay+my_methods.py:needs",
@@ -531,6 +533,7 @@ def test_presets_of_ours_with_a_method_of_the_users(capsys):
         "fedmine's own settings have their defaults" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["instance", "partial", "by_name", "scheduled", "fedmine"])
 def test_methods_of_every_kind(name):
     config = resolve(
@@ -674,6 +677,7 @@ def installed(tmp_path, monkeypatch):
     return folder
 
 
+@pytest.mark.slow
 def test_entry_points_run_by_name(installed, project, tmp_path, monkeypatch, capsys):
     fed("run", "shops", "elastic+fedmine", *SHORT, "--out", "r")
     config = saved(Path("r"))
@@ -758,6 +762,7 @@ def test_modules_are_found_from_the_working_folder_and_later_from_another(
     assert str(project / "lab" / "sizes.py") in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_two_folders_with_files_and_siblings_of_the_same_names(project, tmp_path):
     """Each finds its own, also when it imports only as it is called."""
     for name, number in (("first", 1), ("second", 2)):
@@ -943,6 +948,7 @@ def test_docstrings_of_several_styles():
                                                 if set_ != "proximal_weight")]
 
 
+@pytest.mark.slow
 def test_help_of_a_run_shows_what_can_be_set(capsys):
     with pytest.raises(SystemExit) as stopped:
         run_command(["run", "shakespeare", "fedyogi", "--help"])
@@ -984,6 +990,7 @@ def test_help_of_a_run_says_why_it_shows_no_preset(run, reason, capsys):
     assert "; preset " not in said
 
 
+@pytest.mark.slow
 def test_one_method_or_task_is_listed_with_its_settings(capsys):
     fed("list", "algorithms", "fedavg")
     out = capsys.readouterr().out

@@ -239,6 +239,7 @@ def test_qffl_is_the_papers_algorithm_2(q, methods):
     np.testing.assert_allclose(result.params["x"], w, rtol=1e-12)
 
 
+@pytest.mark.slow
 @both
 def test_qffl_minimises_the_mean_of_powers_of_the_clients_losses(methods):
     """With one local step it rests where sum_k F_k^q grad F_k = 0, with a smaller largest loss."""
@@ -360,6 +361,7 @@ def test_a_loop_over_settings_compiles_once():
     assert seconds[1] == 0 < seconds[0]
 
 
+@pytest.mark.slow
 def test_the_examples_task_is_learnt():
     task = load("tasks").sensors()
     assert (task.train.num_clients, task.test.num_examples) == (40, 200)

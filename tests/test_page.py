@@ -405,6 +405,7 @@ def test_the_charting_library_is_the_published_one_with_its_licence():
     assert f"{len(script):,} and {len(style):,}" in said
 
 
+@pytest.mark.slow
 def test_the_docs_python_runs():
     text = (Path(__file__).parent.parent / "docs" / "report.md").read_text("utf-8")
     (block,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)

@@ -313,6 +313,7 @@ def test_a_client_that_drops_out_keeps_its_personal_arrays():
     assert int(moved.sum()) == 6 - dropped
 
 
+@pytest.mark.slow
 def test_a_run_continues_to_the_bit_and_reports_the_own_models():
     algorithm = fedax.ditto(MODEL, 0.3, attraction=0.5, batch_size=4)
     options = {"cohort_size": 3, "evaluate_every": 1}

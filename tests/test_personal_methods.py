@@ -337,6 +337,7 @@ ALL = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ALL)
 def test_a_run_continues_to_the_bit_and_reports_the_own_models(name):
     options = {"cohort_size": 3, "evaluate_every": 1}
@@ -408,6 +409,7 @@ def test_a_codec_leaves_the_clusters_alone():
     assert set(history) <= {0.25, 0.5, 0.75, 1.0}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "special"), [
     ("ifca", {"num_clusters": 1}), ("perfedavg", {"inner_learning_rate": 0.0}),
     ("pfedme", {"num_personal_steps": 1, "attraction": 4.0, "personal_learning_rate": 0.25}),

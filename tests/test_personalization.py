@@ -324,6 +324,7 @@ def config(**changes):
     } | changes)
 
 
+@pytest.mark.slow
 def test_a_run_keeps_its_clients_and_shows_the_worst(quadratics, tmp_path, capsys):
     folder = run.start(config(), tmp_path / "run")
     with (folder / "clients.csv").open(newline="") as file:
@@ -354,6 +355,7 @@ def test_a_run_without_evaluation_has_no_clients(quadratics, tmp_path):
     assert "worst" not in (folder / "report.html").read_text()
 
 
+@pytest.mark.slow
 def test_fine_tuning_may_be_turned_on_when_a_run_is_resumed(quadratics, tmp_path):
     """It is no part of the training, so older runs and checkpoints go on with or without it."""
     folder = run.start(config(personalize_steps=None), tmp_path / "run")
@@ -373,6 +375,7 @@ def test_fine_tuning_may_be_turned_on_when_a_run_is_resumed(quadratics, tmp_path
     assert kept == whole
 
 
+@pytest.mark.slow
 def test_the_command_line_takes_the_options(quadratics, tmp_path, capsys):
     words = ["run", "quadratic", "fedavg", "--preset", "none", "--rounds", "1", "--out",
              str(tmp_path / "run"), "--set", "cohort_size=2"]

@@ -209,6 +209,7 @@ def test_correlated_noise_has_the_covariance_of_its_matrix():
     assert np.trace(prefix @ expected @ prefix.T) < np.trace(prefix @ prefix.T) / clients**2
 
 
+@pytest.mark.slow
 def test_clients_count_alike_and_the_denominator_is_public():
     """Weights of 3, one client with NaN, one absent: the sum of the clipped others over 4."""
     rows = np.array([[3.0, 4.0], [0.3, 0.0], [np.nan, 1.0], [0.0, -8.0]], np.float32)
@@ -516,6 +517,7 @@ def test_other_seeds_have_other_noise_and_cohorts():
     assert np.array_equal(found[0], of(0, 0))
 
 
+@pytest.mark.slow
 def test_numbers_are_no_structure_and_a_sweep_is_one_program():
     def of(clip, noise, rate):
         return fedax.private(
@@ -676,6 +678,7 @@ def test_the_audit_finds_noise_that_was_forgotten():
     assert found.epsilon > limit(1.5)
 
 
+@pytest.mark.slow
 def test_the_audit_finds_clipping_per_exchange():
     """Of four exchanges each is clipped to what the round may upload, in place of half of that."""
     def change(exchange):

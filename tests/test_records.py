@@ -247,6 +247,7 @@ def small_task(value=0.0):
     return fedax.Task(model, data)
 
 
+@pytest.mark.slow
 def test_a_search_from_python_compares_its_data(tmp_path):
     for task, refused in ((small_task(), False), (small_task(), False), (small_task(1), True)):
         call = {
@@ -332,6 +333,7 @@ def test_two_processes_with_other_data_do_not_train(project, of):
     assert all("The processes differ" in one and what in one for one in said)
 
 
+@pytest.mark.slow
 def test_defaults_of_a_method_do_not_follow_to_another(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     one = ["run", "quadratics", "elastic+fedprox", "--rounds", "1", "--set", "elasticity=0.25"]

@@ -93,6 +93,7 @@ def test_value_and_gradients_equal_the_plain_scan(dtype: str, tolerance: float):
     assert all(leaf.dtype == dtype for leaf in jax.tree.leaves(expected))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_clients", [None, 2])
 def test_a_width_at_which_the_weight_gradients_transpose_first(num_clients: int | None):
     inputs, parameters, cotangent = draw("float64", num_clients, num_units=256)

@@ -275,6 +275,7 @@ def test_a_client_that_is_rejected_is_as_if_not_there(name, dtype):
     assert difference < (1e-5 if dtype == jnp.float32 else 1e-2)
 
 
+@pytest.mark.slow
 def test_a_round_in_which_nobody_counts_changes_nothing():
     plain = fedax.fedadam(MODEL, **LOCAL)
     (exchange,) = plain.exchanges
@@ -361,6 +362,7 @@ def test_clipping_takes_methods_with_control_variates_elsewhere(name):
     assert clipped > max(0.1 * start, 3 * without)
 
 
+@pytest.mark.slow
 def test_the_geometric_median_begins_where_half_of_the_weight_is():
     """Six liars with 1.5% of the weight and one upload: their median of coordinates is -100."""
     uploads = np.array([[0.9], [1.0], [1.1], [1.0], *[[-100.0]] * 6])
@@ -383,6 +385,7 @@ def test_the_weighted_median_of_coordinates():
         assert found.tolist() == list(expected), weights
 
 
+@pytest.mark.slow
 def test_what_a_server_reports_is_of_the_robust_mean():
     algorithm = fedax.robust(fedax.fedexp(MODEL, **LOCAL), robust_means.coordinate_median())
     assert np.isfinite(run(algorithm, 2).history["server_step"]).all()

@@ -425,6 +425,7 @@ def test_ctrl_c_stops_after_the_round_with_a_checkpoint(tmp_path, monkeypatch):
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+@pytest.mark.slow
 def test_divergence_is_an_error_and_the_last_checkpoint_stays(tmp_path):
     options = {"client_learning_rate": 1e200, "batch_size": 2}
     with pytest.raises(DivergedError, match=r"Round \d+: none of the 3 clients .* Lower the"):

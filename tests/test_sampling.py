@@ -190,6 +190,7 @@ def one_round(task, algorithm, ids, dropped_at=None, chunk=1, states=None, diagn
     return compiled(algorithm, chunk, diagnostics)(state.server_state, states, cohort, KEY)
 
 
+@pytest.mark.slow
 def test_a_client_drawn_twice_counts_twice_and_draws_afresh():
     task = quadratic_task()
     algorithm = fedax.fedavg(task.model, 0.1, batch_size=2)
@@ -352,6 +353,7 @@ def client_gradient(task, i, x):
     return np.mean([A @ (x - c) for A, c in zip(client["A"], client["c"], strict=True)], axis=0)
 
 
+@pytest.mark.slow
 def test_a_client_that_drops_between_the_exchanges_of_mime_gave_its_gradient_only():
     """Mime with SGD and full batches, by hand: c is the mean of 3 clients, x that of 2."""
     task = quadratic_task()

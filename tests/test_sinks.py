@@ -492,6 +492,7 @@ def test_the_runs_of_a_sweep_are_logged(tmp_path):
     }
 
 
+@pytest.mark.slow
 def test_the_runs_of_a_sweep_share_a_store_of_mlflow(tmp_path):
     from mlflow import MlflowClient
 

@@ -729,6 +729,7 @@ def test_stars_and_angles_of_a_docstring_are_no_markdown(website):
     assert "  >>> 2 * 3 * 4\n" in shown
 
 
+@pytest.mark.slow
 def test_what_markdown_made_of_a_formula_is_found(tmp_path):
     page = tmp_path / "page.html"
     page.write_text("<article><em>Fine</em>, <em>too</em>. |x<em>_t - x</em>| <grad f></article>")

@@ -100,6 +100,7 @@ def test_product_and_gradients_of_both_orders_equal_the_dense_ones():
     assert_close(actual, expected)
 
 
+@pytest.mark.slow
 @pytest.mark.internals
 @pytest.mark.parametrize("num_entries", [0, 1, 23])
 def test_the_ways_of_both_platforms_are_equal(num_entries):

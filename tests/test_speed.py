@@ -92,6 +92,7 @@ def test_only_narrow_matrices_are_held_transposed():
     assert (restore(held)["w"] == tree["w"]).all()
 
 
+@pytest.mark.slow
 @pytest.mark.internals
 @pytest.mark.parametrize("size", [1, 2, 63, 64, 65, 128, 129, 700])
 def test_a_shuffle_depends_on_the_client_only(size):

@@ -208,6 +208,7 @@ def test_own_models_of_the_method_get_statistics():
         close(params["s"], measured(client))
 
 
+@pytest.mark.slow
 def test_a_momentum_in_update_counts_once_a_round():
     def slow(params, batch, mask):
         new = update(params, batch, mask)["s"]
@@ -221,6 +222,7 @@ def test_a_momentum_in_update_counts_once_a_round():
     close(trained(algorithm).params["s"], {"mean": mean, "var": var})
 
 
+@pytest.mark.slow
 def test_a_run_continues_to_the_bit():
     algorithm = fedax.personal(with_statistics(BASES["scaffold"](BY_HAND)), BY_HAND, "s")
     half = trained(algorithm, cohorts=EVERYONE[:1])

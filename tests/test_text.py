@@ -86,6 +86,7 @@ def test_losses_and_accuracies_by_hand():
         assert hit * weight == pytest.approx(sum(table[a].argmax() == b for a, b in pairs))
 
 
+@pytest.mark.slow
 def test_weights_of_targets_and_another_padding():
     model = bigrams(4, padding=3, weights="w")
     params = model.init(jax.random.key(0))
@@ -129,6 +130,7 @@ def test_it_is_the_character_model_s_loss():
             assert a.tolist() == b.tolist()
 
 
+@pytest.mark.slow
 def test_a_population_s_bigrams_are_learned():
     """Counts of pairs are what the table converges to: ada and bob say different things."""
     texts = {"ada": ["a b a b a b"] * 4, "bob": ["a b a c"] * 4}

@@ -168,6 +168,7 @@ def test_numbers_are_not_broken_in_a_narrow_pipe(capsys, monkeypatch):
         assert len(lines[at + 1].split()) == width
 
 
+@pytest.mark.slow
 def test_a_run_goes_alone(capsys, tmp_path):
     assert run_command(["theory", "--run", str(tmp_path), "--gamma", "1"]) == 2
     assert "Only --seed" in capsys.readouterr().err

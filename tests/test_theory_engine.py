@@ -164,6 +164,7 @@ def sampled_paths(build, population, cohort_size, num_rounds, start):
     return np.asarray(jax.jit(jax.vmap(one))(cohorts, keys))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BY_SAMPLING)
 def test_sampled_trajectories_have_the_toolkits_mean(name):
     """2 of 6 clients a round, minibatches of 2: the mean of 3,000 runs within sampling error."""
@@ -176,6 +177,7 @@ def test_sampled_trajectories_have_the_toolkits_mean(name):
     assert errors.max() < 0.05 * np.abs(expected[0] - expected[-1]).max()
 
 
+@pytest.mark.slow
 def test_mime_on_cohorts_has_a_mean_of_its_own():
     """The cohort is in both factors of Mime's step: with one client it is MimeLite on average."""
     paths = sampled_paths(BY_SAMPLING["mime"][0], NOISY, 1, SHORT, START[:2])

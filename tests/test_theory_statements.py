@@ -1072,6 +1072,7 @@ def test_theorem_29_has_36_not_18():
     assert printed.ratio < 0.1
 
 
+@pytest.mark.slow
 def test_theorem_2_of_paper_001_averages_over_k_t_steps():
     printed = ds.theorem_2(UNIT, 2000, ZERO, 6000, printed=True)
     assert round(printed.ratio, 2) == 49.98
@@ -1214,6 +1215,7 @@ def test_theorem_3_simulated():
     close(returned.T, ck.theorem_3(client, gamma, theta, x)[0].actual[0])
 
 
+@pytest.mark.slow
 def test_the_engine_takes_the_schedules():
     """As the docstrings say; without noise x_t is what Theorem 29's left side is about."""
     population = QuadraticPopulation.random(3, 2, mu=0.5, L=1, probabilities=[1, 2, 3], seed=9)

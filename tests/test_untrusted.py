@@ -211,6 +211,7 @@ def test_a_journal_does_not_have_a_file_deleted(search, tmp_path, capsys):
     assert (tmp_path / "thesis.txt").exists()
 
 
+@pytest.mark.slow
 def test_a_search_keeps_its_study_elsewhere_only_if_its_user_says_so(search, tmp_path, capsys):
     other = tmp_path / "other.db"
     with contextlib.closing(sqlite3.connect(other)) as database, database:

@@ -87,6 +87,7 @@ def test_early_stopping_goes_by_the_validation_loss_and_then_the_test_data_are_e
     assert result.best_test["test_loss"] == pytest.approx(loss(1.5, GOAL), rel=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folder", [False, True])
 def test_own_models_stop_a_run_and_are_then_evaluated_on_test_data(tmp_path, folder):
     """As in a run that has no more rounds than that."""
@@ -104,6 +105,7 @@ def test_own_models_stop_a_run_and_are_then_evaluated_on_test_data(tmp_path, fol
     assert "test_own_loss" in result.test
 
 
+@pytest.mark.slow
 def test_a_sweep_chooses_by_the_validation_loss():
     rates = [0.1, 0.5, 0.9]  # after one round at 0.3, 1.5 and 2.7
     grid = {"client_learning_rate": rates}
@@ -220,6 +222,7 @@ def test_without_validation_data_nothing_is_otherwise():
     assert plain.test == {"test_loss": plain.history["test_loss"][-1]}
 
 
+@pytest.mark.slow
 def test_clients_fine_tune_and_are_validated():
     result = fedax.train(
         task(), method(), num_rounds=2, personalize_steps=1, personalize_learning_rate=0.5,
