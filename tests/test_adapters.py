@@ -211,6 +211,7 @@ def test_rank_4_needs_at_most_a_fifth_more_than_the_frozen_model():
     assert memory(model, params, params, batch) > 2
 
 
+@pytest.mark.slow
 def test_a_continued_run_of_adapters_is_exact(task, params):
     small = lora(task.model, params, RANK, where="0.w")
     whole = trained(task, small, fedax.scaffold, num_rounds=6)

@@ -151,6 +151,7 @@ def test_dtypes_follow_the_parameters(dtype: str, token_dtype: str):
     assert {leaf.dtype.name for leaf in jax.tree.leaves(shapes)} == {dtype}
 
 
+@pytest.mark.slow
 def test_vmap_over_clients_in_a_loop_equals_one_client_at_a_time():
     tokens = draw_tokens(num_sequences=12).reshape(3, 2, 2, 9)  # clients, steps, B, T + 1
 

@@ -503,6 +503,7 @@ def test_nnx_takes_conv_general_dilated():
     assert num_convolutions(mine, x) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.internals
 def test_wrapper_on_flax_linen():
     x = normal(0, 2, 9, 9, 2)

@@ -366,6 +366,7 @@ def test_a_client_of_nan_is_named_and_the_others_train():
     np.testing.assert_allclose(a, b, rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_divergence_is_told_in_its_own_round():
     """Finite uploads, but a server step beyond the largest float64."""
     task = quadratic_task()

@@ -178,6 +178,7 @@ def zipped(path, members):
     return path
 
 
+@pytest.mark.slow
 def test_archives_of_many_arrays_and_of_many_zeros(tmp_path):
     ids = ("client_ids", np.array(["a"] * 2**19))
     many = zipped(tmp_path / "many.npz", [ids, *((f"x{i}", np.zeros(1)) for i in range(5000))])

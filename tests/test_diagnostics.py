@@ -106,6 +106,7 @@ def test_the_geometry_of_two_rounds_is_that_of_numpy(chunk, weighting):
     np.testing.assert_allclose(state.params["x"], x + 0.5 * momentum, rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_in_a_method_of_two_exchanges_the_updates_are_those_of_the_second():
     task = quadratic_task()
     algorithm = fedax.mime(
@@ -273,6 +274,7 @@ def test_the_quadratics_of_paper_003(G, x):
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("max_examples", [None, 2])
 def test_delta_per_example_is_of_the_farthest_example(max_examples):
     """(A2) of Karimireddy et al. 2020; the mean Hessian is that of the clients."""

@@ -63,6 +63,7 @@ def test_a_run_stops_at_the_round_that_goes_wrong():
     assert seen[1] == seen[100]
 
 
+@pytest.mark.slow
 def test_client_states_go_round_by_round():
     algorithm = fedax.scaffold(TASK.model, 0.05, **LOCAL)
     a, b = (reports(algorithm, state_every=every)[-1].state for every in (1, 100))

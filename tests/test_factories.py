@@ -81,6 +81,7 @@ def trained(algorithm, **options):
     return fedax.train(task, algorithm, **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 def test_another_number_is_no_new_program(way, compiled):
     first = trained(WAYS[way](0.1))

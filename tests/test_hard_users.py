@@ -369,6 +369,7 @@ def poisoned(sizes: list[int], *bad: int) -> FederatedDataset:
     return FederatedDataset(arrays, dataset.offsets)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "clients_per_chunk"), [("fedadam", 1), ("mime", 2), ("scaffold", 2), ("maml", 1)]
 )
@@ -652,6 +653,7 @@ def test_seeds_that_differ_beyond_32_bits_differ() -> None:
     assert len(draws) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.alone
 def test_many_clients_at_a_time_shuffle_once_an_epoch() -> None:
     # Under vmap the shuffle must not be redone at every local step, which costs 20 times as much.
@@ -672,6 +674,7 @@ def test_many_clients_at_a_time_shuffle_once_an_epoch() -> None:
     assert seconds[10] < 4 * seconds[1]
 
 
+@pytest.mark.slow
 def test_the_loss_gradient_of_an_empty_minibatch_is_zero() -> None:
     batch = Minibatch({"a": jnp.ones((2, 1)), "b": jnp.ones((2, 1))}, jnp.zeros(2, bool))
     loss, grads = loss_gradient(quadratic())({"x": jnp.ones(1)}, batch, KEY)

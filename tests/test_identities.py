@@ -61,6 +61,7 @@ def test_fedopt_with_sgd_of_rate_one_is_fedavg(weighting):
     assert largest_difference(run(task, named), expected) < 1e-12
 
 
+@pytest.mark.slow
 def test_breaks_with_another_server_rate_or_other_weights():
     task = quadratic_task()
     options = {"batch_size": 2, "num_local_epochs": 2}
@@ -106,6 +107,7 @@ def test_sums_of_gradients_with_server_rate_gamma_are_fedavg(weighting):
     assert largest_difference(run(task, local_update), expected) < 1e-12
 
 
+@pytest.mark.slow
 def test_breaks_when_the_rates_differ():
     task = quadratic_task()
     local_update = sums_of_gradients(task.model, 0.1, 0.11, 4, 2, "uniform")

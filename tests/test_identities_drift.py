@@ -304,6 +304,7 @@ def test_fedac_needs_fewer_rounds_than_fedavg():
     assert 10 * ours < average
 
 
+@pytest.mark.slow
 def test_fedexp_needs_fewer_rounds_than_fedavg():
     """Jhunjhunwala et al., Figure 2: clients that differ, one model that fits all; by 10.
 

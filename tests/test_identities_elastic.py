@@ -202,6 +202,7 @@ def batch_gradients(z, batch_size, fraction=0.5, softmax=False):
     return result
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("output", ["logits", "softmax"])
 def test_omega_of_a_linear_model_in_numpy(output):
     # Five held out in batches of 2, 2, 1: the absolute value of the batch's sum, then momentum.

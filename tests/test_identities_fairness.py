@@ -37,6 +37,7 @@ def projected(v, mass):
     return np.maximum(v - theta, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [0.002, 0.5])
 def test_afl_is_mohri_et_als_algorithm(step):
     """w and lambda move at once: w with the old lambda, lambda with the losses at the old w."""

@@ -319,6 +319,7 @@ def rounds_of_decay(num_rounds, **options):
     return (np.flatnonzero(np.diff(decays, prepend=0)) + 1).tolist()
 
 
+@pytest.mark.slow
 def test_a_constant_loss_under_the_released_rule():
     assert rounds_of_decay(800, rule="released") == [200, 399, 598, 797]  # W = P = C = 100
     assert rounds_of_decay(400, rule="released", window=10) == [199, 398]

@@ -232,6 +232,7 @@ def test_mimelite_sgd_is_fedavg():
     close(lite.params, run(fedax.fedavg(model, RATE, 1.0, **options), dataset, 5).params, 1e-14)
 
 
+@pytest.mark.slow
 @every_base
 def test_mimelite_of_one_full_step_is_server_only(base):
     model, dataset = quadratic(3), ragged(SIZES)
@@ -273,6 +274,7 @@ def identical_clients() -> FederatedDataset:
     return FederatedDataset.from_clients([one.client(0)] * 3)
 
 
+@pytest.mark.slow
 @every_base
 def test_mime_of_identical_clients_is_k_centralised_steps_with_frozen_statistics(base):
     dataset, K = identical_clients(), 5

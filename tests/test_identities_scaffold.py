@@ -220,6 +220,7 @@ def test_centralised_training_is_the_optimizer_on_the_pool(optimizer):
     close(result.params["x"], expected)
 
 
+@pytest.mark.slow
 def test_local_adaptive_of_one_client_is_the_uninterrupted_optimizer():
     dataset, rounds = ragged([7]), 4
     with jax.numpy_dtype_promotion("standard"):
@@ -300,6 +301,7 @@ def test_adaptive_servers_in_numpy(name):
 # ------------------------------------------------------- FedSGD's three decays
 
 
+@pytest.mark.slow
 def test_all_combinations_of_the_three_decays_in_numpy():
     dataset, K0, eta = ragged(SIZES[:3]), 5, 0.6
     decays = [*itertools.product((1.0, 0.7), (1.0, 0.8), (1.0, 0.9))]
@@ -329,6 +331,7 @@ def counts(make, num_rounds, dtype):
     return result.history["total_local_steps"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_the_decayed_steps_are_4586_and_4577(dtype):
     # ceil(10 * 0.995^t), 3000 rounds from t = 0 and from t = 1; the first K = 1 at t = 460.

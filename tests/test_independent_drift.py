@@ -326,6 +326,7 @@ def test_fedlin(options, batches, weighting):
     compare(library(task, algorithm), wanted)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cohorts", [ALL, COHORTS])
 def test_scaffnew(cohorts):
     task = library_task()
@@ -359,6 +360,7 @@ def test_qfedavg(q):
     compare(library(task, algorithm), numpy_qfedavg(epochs(2), rate=0.3, q=q))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("cohorts", "num_steps"), [(ALL, 1), (ALL, 4), (COHORTS, 4)])
 def test_afl(cohorts, num_steps):
     task = library_task()

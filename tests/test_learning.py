@@ -50,6 +50,7 @@ def sigmoid(params, x):
     return jax.nn.sigmoid(apply(params[:, 0], x))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("model", "options", "words"), [
     (fedax.classification(init, apply), {"scale": 255.0}, "'x' has numbers up to"),
     (fedax.classification(init, softmax), {}, "remove the softmax"),
@@ -110,6 +111,7 @@ def test_statistics_are_named_that_no_method_updates(algorithm, words):
     assert all(words in sentence for sentence in found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", [
     fedax.classification(init, apply),
     fedax.classification(lambda key: jnp.zeros((5, 2)), apply),

@@ -228,6 +228,7 @@ def contrastive(masked):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", [fedax.fedavg, fedax.scaffold, fedax.mime, fedax.mimelite])
 def test_a_loss_of_the_whole_batch_gets_the_mask(method):
     model = contrastive(masked=True)

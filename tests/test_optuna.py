@@ -563,6 +563,7 @@ def test_pruning_gives_bad_settings_up(tmp_path, name):
     )
 
 
+@pytest.mark.slow
 def test_seeds_are_averaged_and_divergence_is_the_worst(tmp_path):
     def train_some(settings, seed, report):
         histories = train(settings, seed, report)

@@ -459,6 +459,7 @@ def test_a_key_that_fits_two_is_told_apart():
     assert config.seed == 7
 
 
+@pytest.mark.slow
 def test_a_file_of_settings_names_files_beside_it(project, tmp_path, monkeypatch):
     (project / "run.toml").write_text(
         'task = "my_tasks.py:reviews"\nalgorithm = "elastic+my_methods:shares"\nseed = 4\n'
@@ -724,6 +725,7 @@ def test_entry_points_are_listed_with_where_they_come_from(installed, capsys):
     assert "shop.sizes:SIZES is a tuple, but a task is" in rows["sizes"]["problem"]
 
 
+@pytest.mark.slow
 def test_methods_of_packages_are_listed_with_what_they_send(installed, capsys):
     fed("list", "algorithms", "--json", "--settings")
     rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
@@ -800,6 +802,7 @@ def test_a_file_is_imported_once_and_anew_when_it_has_changed(project):
     assert "my_tasks" not in fedax.tasks.registry.TASKS
 
 
+@pytest.mark.slow
 def test_dataclasses_and_names_for_type_checkers_only(project):
     (project / "typed.py").write_text(textwrap.dedent(
         '''

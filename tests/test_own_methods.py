@@ -269,6 +269,7 @@ def test_qffl_rests_where_nothing_is_left_to_learn(methods):
         assert not np.asarray(end.params["x"]).any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "settings"),
     [("fedexp", {"epsilon": 1e9}), ("feddyn", {"proximal_weight": 0.0}), ("qfedavg", {"q": 0.0}),

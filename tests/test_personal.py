@@ -256,6 +256,7 @@ def test_wrappers_that_need_the_whole_model_say_so(wrapper, words):
         trained(wrapped(wrapper, FEDPER))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("inner", ["fedper", "ditto", "apfl"])
 @pytest.mark.parametrize("codec", ["identity", "top_k"])
 def test_own_models_are_measured_under_a_codec(inner, codec):
@@ -448,6 +449,7 @@ def test_apfl_is_deng_et_als_algorithm_1(rate):
     assert (rate is None) == (len(set(alpha)) == 1)
 
 
+@pytest.mark.slow
 def test_apfl_with_alpha_0_is_fedavg():
     options = {"batch_size": 2, "num_local_epochs": 2}
     algorithm = fedax.apfl(MODEL, 0.3, mixture=0.0, **options)

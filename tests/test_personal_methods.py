@@ -101,6 +101,7 @@ def test_with_many_inner_steps_pfedme_descends_the_moreau_envelopes():
     close(result.params["x"], x)
 
 
+@pytest.mark.slow
 def test_pfedme_with_one_inner_step_is_fedavg():
     """Theta = w - rho grad f(w), so w moves by eta lambda rho grad f(w)."""
     one = fedax.pfedme(MODEL, 0.1, 0.8, 4.0, 0.25, 1, **RANDOM)
@@ -187,6 +188,7 @@ def test_ifca_averages_gradients():
     close(np.stack([c["x"] for c in result.state.server_state.clusters]), clusters)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weighting", ["uniform", "num_examples"])
 @pytest.mark.parametrize("averaging", ["models", "gradients"])
 def test_ifca_with_one_cluster_is_fedavg_to_the_bit(weighting, averaging):

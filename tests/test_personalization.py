@@ -49,6 +49,7 @@ def test_fine_tuning_on_quadratics_is_its_closed_form(options):
     assert (found["loss"] < found.before["loss"]).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"clients_per_chunk": 5}, {"clients": 7}], ids=str)
 def test_the_models_are_returned_when_they_are_asked_for(options):
     """x_K = c_i + (I - gamma A_i)^K (x - c_i) of the client by its name."""
@@ -135,6 +136,7 @@ def test_clients_are_matched_by_name_and_draw_from_their_own_key():
     assert numbered["distance"].tolist() == tuned(split_task())["distance"].tolist()
 
 
+@pytest.mark.slow
 def test_more_clients_than_go_to_the_device_together(monkeypatch):
     expected = tuned(split_task())
     monkeypatch.setattr("fedax.rounds.personalization.CLIENTS_AT_A_TIME", 4)
@@ -226,6 +228,7 @@ def history_of(task, algorithm, **options):
     return list(fedax.simulate(task, algorithm, **settings))
 
 
+@pytest.mark.slow
 def test_training_reports_what_evaluation_finds():
     task = split_task()
     rates = fedax.schedules.exponential_decay(0.2, 0.5)

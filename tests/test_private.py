@@ -179,6 +179,7 @@ def noises(num_rounds, size, num_exchanges=1, clients=4, **options):
     return np.stack(found)
 
 
+@pytest.mark.slow
 def test_the_noise_has_the_deviation_that_it_says_and_is_new_in_each_round():
     size, clients, clip, z = 50_000, 4, 0.3, 1.7
     for exchanges in (1, 2):
@@ -234,6 +235,7 @@ def test_the_server_steps_also_if_nobody_reports():
     assert (np.asarray(state.params["x"]) != 0).all()
 
 
+@pytest.mark.slow
 def test_the_adaptive_norm_follows_the_quantile():
     """Andrew et al. 2021, Algorithm 1, without noise: C exp(-eta (share - q)) by hand."""
     rows = np.array([[1.0], [2.0], [4.0], [8.0]], np.float32)
@@ -274,6 +276,7 @@ def test_the_adaptive_norm_s_noises_cost_what_one_does():
     assert math.isclose(shares.std(), 5 * z / clients, rel_tol=5 / math.sqrt(2 * 4000))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bands", [1, 3])
 def test_arrays_and_exchanges_have_noise_of_their_own(bands):
     size, clients = 20_000, 3
@@ -480,6 +483,7 @@ def test_wrappers_go_inside():
     run(fedax.private(fedax.compressed(method("mime"), fedax.codecs.top_k(0.5))))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "options"), [
     ("fedavg", {"quantile": 0.5}), ("scaffold", {}), ("mime", {"bands": 2}),
 ])

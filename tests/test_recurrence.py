@@ -156,6 +156,7 @@ def test_vmap_over_clients(shared_parameters: bool):
     assert_close(actual, jax.tree.map(lambda *leaves: jnp.stack(leaves), *expected), 1e-12)
 
 
+@pytest.mark.slow
 def test_reverse_over_reverse():
     inputs, parameters, cotangent = draw("float64")
     direction = jax.tree.map(jnp.cos, (inputs, parameters))

@@ -128,6 +128,7 @@ def test_two_positions_by_hand():
     np.testing.assert_allclose(outputs[0, :, 0], [2 * n / 3, 8 * n / 9], rtol=1e-14)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shared_parameters", [False, True])
 def test_vmap_over_clients(shared_parameters):
     inputs, parameters, cotangent = draw("float64", 4)

@@ -133,6 +133,7 @@ def test_many_iterations_reach_the_geometric_median():
     assert np.abs(w @ units).max() < 1e-9
 
 
+@pytest.mark.slow
 def test_a_median_of_majorities_is_the_majoritys():
     u = np.array([[1.0, 2.0]] * 6 + [[50.0, -7.0]] * 5)
     for name in ("coordinate_median", "geometric_median"):

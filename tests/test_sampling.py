@@ -237,6 +237,7 @@ def test_a_clients_key_is_folded_of_round_client_exchange_and_repeat(repeat):
     assert jax.random.key_data(found).tolist() == jax.random.key_data(expected).tolist()
 
 
+@pytest.mark.slow
 def test_of_a_client_drawn_twice_the_first_state_is_kept_if_it_came_back():
     task = quadratic_task()
     algorithm = remembering(task)
@@ -257,6 +258,7 @@ def test_of_a_client_drawn_twice_the_first_state_is_kept_if_it_came_back():
         assert kept == (drawn if pattern[0] == STAYS else 0.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("option", ["I", "II"])
 @pytest.mark.parametrize(
     "options",
@@ -549,6 +551,7 @@ def test_bad_arguments_are_sentences():
     assert len(sampler("with_replacement", SIZES, 30, 0)(0, 1).client_ids) == 30
 
 
+@pytest.mark.slow
 def test_full_participation_asks_everyone_and_uniform_is_sample_cohort():
     draw = sampler("full", SIZES, 3, 0)
     assert [draw(t, 1).client_ids.tolist() for t in (0, 5)] == [list(range(10))] * 2

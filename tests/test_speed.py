@@ -191,6 +191,7 @@ def test_nested_compilations_count_once(monkeypatch):
     assert clock.seconds == pytest.approx(3.8)
 
 
+@pytest.mark.slow
 @pytest.mark.internals
 def test_rounds_say_what_took_time():
     task = quadratic_task()
@@ -233,6 +234,7 @@ def test_profile_writes_a_trace_and_the_summary_its_parts(tmp_path, capsys):
     assert "\nTime: data " in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.internals
 def test_a_trace_that_cannot_be_written_is_said(tmp_path, capsys, monkeypatch):
     config = resolve(

@@ -161,6 +161,7 @@ def test_a_sweep_is_no_run_and_says_so(folder, task, capsys):
         fedax.train(task, fedax.fedavg(task.model, 0.1), num_rounds=1, out=folder, progress=False)
 
 
+@pytest.mark.slow
 def test_a_start_that_was_killed_can_be_made_again(tmp_path, folder):
     left = tmp_path / "left"
     shutil.copytree(folder / "methods", left / "methods")

@@ -138,6 +138,7 @@ def test_a_setting_that_is_given_up_keeps_its_state(task):
     assert training.state.diverged.tolist() == [0, 0]
 
 
+@pytest.mark.slow
 def test_a_whole_grid_compiles_once(task, compiled):
     grid = {"client_learning_rate": [0.01, 0.02, 0.05, 0.1], "server_learning_rate": [0.5, 1.0]}
     method = lambda model, **rates: fedax.fedavgm(model, **rates, batch_size=4)  # noqa: E731

@@ -127,6 +127,7 @@ def test_derivatives_of_higher_order_forward_and_of_clients(fast, expected):
     ))
 
 
+@pytest.mark.slow
 @pytest.mark.internals
 @pytest.mark.parametrize("part", ["value", "x", "kernel"])
 def test_rounding_in_float32(part):
@@ -233,6 +234,7 @@ def test_dropout():
             dropout(x, rate, jax.random.key(0))
 
 
+@pytest.mark.slow
 @pytest.mark.internals
 def test_dropout_of_clients_is_that_of_each():
     keys = jax.random.split(jax.random.key(3), 4)

@@ -878,6 +878,7 @@ class TestHelp:
             assert identical(results[0].params, results[1].params)
 
 
+@pytest.mark.slow
 def test_a_client_that_is_rejected_again_and_again_is_named_in_a_warning(tmp_path):
     data = fedax.FederatedDataset.from_clients(
         {name: {"x": np.full((3, 2), 1e200 if name == "bob" else 1.0), "y": np.zeros((3, 1))}

@@ -104,6 +104,7 @@ def test_a_name_without_a_signature_is_not_imported(name):
         named(name, own=False)
 
 
+@pytest.mark.slow
 def test_own_factories_are_called_when_this_user_wrote_the_run(tmp_path, monkeypatch):
     (tmp_path / "mine_of_untrusted.py").write_text(
         "import fedax\n\n@fedax.factory\ndef method(model, rate: float = 0.1):\n"

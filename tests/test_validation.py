@@ -48,6 +48,7 @@ def loss(x, y):
     return (x - y) ** 2 / 2
 
 
+@pytest.mark.slow
 def test_each_round_measures_validation_data_and_the_last_also_test_data():
     result = fedax.train(task(), method(), num_rounds=4, **OPTIONS)
     found = result.history["validation_loss"]
@@ -65,6 +66,7 @@ def test_each_round_measures_validation_data_and_the_last_also_test_data():
     assert "validation_loss" not in nothing.history.rounds[-1]
 
 
+@pytest.mark.slow
 def test_the_best_round_is_that_of_the_validation_data_where_the_test_data_disagree():
     # Validation wants x = 1.5, which is round 1; test wants 3, which the last round is next to.
     result = fedax.train(task(), method(), num_rounds=5, **OPTIONS)
@@ -140,6 +142,7 @@ def test_halving_gives_up_by_validation_data_and_only_what_came_to_the_end_is_te
                     **OPTIONS)
 
 
+@pytest.mark.slow
 def test_a_search_chooses_by_the_validation_loss(tmp_path):
     found = fedax.search(
         task(), method, {"client_learning_rate": "choice(0.1, 0.5)"}, num_rounds=1, num_trials=8,
