@@ -16,7 +16,14 @@ import numpy as np
 
 from fedax.devices.locks import LEASE, Lock
 from fedax.experiment.versions import other_draws
-from fedax.files.regular import LOCK, not_plain, read_file, whole_name, write_atomically
+from fedax.files.regular import (
+    LOCK,
+    PARTIAL,
+    not_plain,
+    read_file,
+    whole_name,
+    write_atomically,
+)
 from fedax.outside.text import Told
 from fedax.theory.tables import read_table
 from fedax.validate import quoted
@@ -39,7 +46,7 @@ SWEEP = "sweep"
 # The configurations of a sweep's methods, which are written before its own.
 METHODS = "methods"
 # What a process leaves that was killed before it wrote the configuration.
-BEGUN = {LOCK, LOCK + LEASE, f"{CONFIG}.partial", METHODS}
+BEGUN = {LOCK, LOCK + LEASE, CONFIG + PARTIAL, METHODS}
 # What tells the folder of a run, a sweep or a search, and all that one may hold.
 KNOWN_BY = {CONFIG, "study.db"}
 HOLDS = {

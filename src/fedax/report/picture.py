@@ -34,9 +34,7 @@ def require_format(path: Path) -> None:
         )
 
 
-def save_picture(
-    draw: Callable[[Figure], None], path: Path, *, named: bool = True
-) -> Path:
+def save_picture(draw: Callable[[Figure], None], path: Path, *, named: bool = True) -> Path:
     """Draws on an empty figure and writes it; the folder is made.
 
     Args:
